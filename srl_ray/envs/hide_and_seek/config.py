@@ -1,0 +1,248 @@
+"""Settings of hide-and-seek and the constants of its two published scenarios.
+
+The game is that of Baker et al. 2019, "Emergent Tool Use From Multi-Agent Autocurricula" (arXiv 1909.07528).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+# --- the world, equal in both scenarios (metres, seconds, newtons) -----------------------------------------------------
+FLOOR_SIZE = 6.0
+GRID = 30
+CELL = FLOOR_SIZE / GRID
+WALL_THICKNESS = CELL / 2
+INNER_WALL_HEIGHT = 0.5
+OUTER_WALL_HEIGHT = 4.0
+DOOR_CELLS = 2
+MAX_WALLS = 10
+AGENT_RADIUS = 0.15
+ARM_RADIUS = 0.05
+ARM_OFFSETS = ((-0.13, -0.075, -0.05), (0.13, -0.075, -0.05))
+CUBE_SIZE = (0.5, 0.5, 0.5)
+BAR_X_SIZE = (1.65, 0.15, 0.5)
+BAR_Y_SIZE = (0.15, 1.65, 0.5)
+RAMP_SIZE = 0.5
+RAMP_CENTRE_OF_MASS = (0.0, -1.0 / 12.0, -1.0 / 12.0)
+TEAM_MATE_RADIUS = 0.5
+REACH = 0.25
+VIEW_HALF_ANGLE = 3.0 / 8.0 * 3.141592653589793
+LIDAR_MISS = 6.0
+MOVEMENT_LEVELS = 11
+MOVEMENT_LIMIT = 0.9
+OUT_OF_AREA_REWARD = -10.0
+
+# --- the shape of an observation, equal in both scenarios, so that one network serves both ------------------------------
+BOX_ROWS = 9
+RAMP_ROWS = 2
+SELF_DIM = 10
+OBJECT_DIM = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Integration of one environment step of 0.075 s.
+
+    Attributes:
+        integrator: MuJoCo's name of the integrator.
+        substeps: Simulator steps per environment step.
+        timestep: Length of a simulator step, s.
+    """
+
+    integrator: str
+    substeps: int
+    timestep: float
+
+
+PRESETS = {
+    "faithful": Preset("Euler", 15, 0.005),
+    "default": Preset("Euler", 10, 0.0075),
+    "fast": Preset("discrete", 5, 0.015),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What distinguishes the published scenarios.
+
+    Attributes:
+        horizon: Steps of an episode.
+        max_rooms: Rooms of the random-rooms generator are uniform in 1..max_rooms (randomwalls only).
+        outer_walls_probability: Probability that the border of the floor is walled.
+        num_boxes: (min, max), uniform per episode.
+        num_elongated: (min, max) of the boxes that are bars, uniform per episode, never more than there are boxes.
+        num_ramps: Ramps of every episode.
+        are_ramps_lockable: Whether the lock action reaches ramps.
+        wall_friction: Sliding friction of walls. The original sets none for random walls, so that the simulator's 1.0
+            holds and makes walls climbable with a ramp only at high force; the quadrant's walls are slippery.
+        legal_area: (x_min, y_min, x_max, y_max); an agent whose centre is outside is penalised.
+        are_objects_penalised: Whether a box or ramp outside the legal area penalises every agent.
+        are_team_mates_close: Whether team mates start within TEAM_MATE_RADIUS of the team's first agent, per axis.
+    """
+
+    horizon: int
+    max_rooms: int
+    outer_walls_probability: float
+    num_boxes: tuple[int, int]
+    num_elongated: tuple[int, int]
+    num_ramps: int
+    are_ramps_lockable: bool
+    wall_friction: float
+    legal_area: tuple[float, float, float, float]
+    are_objects_penalised: bool
+    are_team_mates_close: bool
+
+
+SCENARIOS = {
+    "randomwalls": Scenario(
+        horizon=240,
+        max_rooms=4,
+        outer_walls_probability=0.5,
+        num_boxes=(3, 9),
+        num_elongated=(3, 9),
+        num_ramps=2,
+        are_ramps_lockable=True,
+        wall_friction=1.0,
+        legal_area=(-6.0, -6.0, 12.0, 12.0),
+        are_objects_penalised=False,
+        are_team_mates_close=True,
+    ),
+    "quadrant": Scenario(
+        horizon=80,
+        max_rooms=1,
+        outer_walls_probability=1.0,
+        num_boxes=(2, 2),
+        num_elongated=(0, 0),
+        num_ramps=1,
+        are_ramps_lockable=False,
+        wall_friction=0.01,
+        legal_area=(0.1, 0.1, 5.9, 5.9),
+        are_objects_penalised=True,
+        are_team_mates_close=False,
+    ),
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class HideAndSeekConfig:
+    """Settings of a block of hide-and-seek environments.
+
+    Attributes:
+        scenario: "randomwalls" (the main game) or "quadrant" (one room in a corner; small, for debugging).
+        num_hiders: (min, max) of the hiders of an episode; uniform, redrawn at every episode.
+        num_seekers: (min, max) of the seekers of an episode, likewise.
+        max_hiders: Agent slots of the hiders; fixes the agent ids and the observation's shape.
+        max_seekers: Agent slots of the seekers.
+        preset: Integration: "faithful" (Euler, 15 substeps of 5 ms, as the original), "default" (Euler, 10 of 7.5 ms) or
+            "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, shorter pushes, stickier grabs).
+        horizon: Steps of an episode; None takes the scenario's (240, 80).
+        prep_fraction: Share of the horizon in which seekers are frozen and nobody is rewarded.
+        num_boxes: (min, max) of the boxes of an episode; None takes the scenario's (3-9, 2). At most 9.
+        num_elongated: (min, max) of the boxes that are bars; None takes the scenario's (3-9, 0).
+        num_ramps: Ramps; None takes the scenario's (2, 1). At most 2.
+        max_rooms: Most rooms of the random-rooms generator; None takes the scenario's (4).
+        outer_walls_probability: None takes the scenario's (0.5, 1).
+        door_dropout: Quadrant only: probability that one of the room's two walls has no door.
+        are_hiders_anywhere: Quadrant only: hiders start anywhere on the floor, not just inside the room.
+        lidar_rays: Horizontal rays per agent.
+        do_hiders_own_unlocked: Keep an oddity of the original: objects that nobody ever locked count as locked by the
+            first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
+        max_placement_tries: Worlds drawn before a reset gives up with an error.
+        threads: Threads that step the block's simulations.
+    """
+
+    scenario: str = "randomwalls"
+    num_hiders: tuple[int, int] = (1, 3)
+    num_seekers: tuple[int, int] = (1, 3)
+    max_hiders: int = 3
+    max_seekers: int = 3
+    preset: str = "default"
+    horizon: int | None = None
+    prep_fraction: float = 0.4
+    num_boxes: tuple[int, int] | None = None
+    num_elongated: tuple[int, int] | None = None
+    num_ramps: int | None = None
+    max_rooms: int | None = None
+    outer_walls_probability: float | None = None
+    door_dropout: float = 0.5
+    are_hiders_anywhere: bool = True
+    lidar_rays: int = 30
+    do_hiders_own_unlocked: bool = False
+    max_placement_tries: int = 1000
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _check("scenario", self.scenario, self.scenario in SCENARIOS, f"one of {', '.join(SCENARIOS)}")
+        _check("preset", self.preset, self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
+        base = SCENARIOS[self.scenario]
+        for item in fields(self):
+            if item.default is None and getattr(self, item.name) is None:
+                setattr(self, item.name, getattr(base, item.name))
+        for name in ("num_hiders", "num_seekers", "num_boxes", "num_elongated"):
+            value = getattr(self, name)
+            _check(name, value, len(value) == 2, "a pair (min, max)")
+            pair = (int(value[0]), int(value[1]))
+            setattr(self, name, pair)
+            _check(name, value, 0 <= pair[0] <= pair[1], "a pair with 0 <= min <= max")
+        _check("num_hiders", self.num_hiders, 1 <= self.num_hiders[0], "at least one hider")
+        _check("num_seekers", self.num_seekers, 1 <= self.num_seekers[0], "at least one seeker")
+        _check("max_hiders", self.max_hiders, self.num_hiders[1] <= self.max_hiders, f"at least {self.num_hiders[1]}")
+        _check(
+            "max_seekers", self.max_seekers, self.num_seekers[1] <= self.max_seekers, f"at least {self.num_seekers[1]}"
+        )
+        _check("num_boxes", self.box_range, 1 <= self.box_range[1] <= BOX_ROWS, f"1 to {BOX_ROWS} boxes at most")
+        _check("num_ramps", self.num_ramps, self.num_ramps in range(RAMP_ROWS + 1), f"0 to {RAMP_ROWS}")
+        _check("horizon", self.horizon, self.horizon is not None and self.horizon >= 1, "at least 1")
+        _check("max_rooms", self.max_rooms, self.max_rooms in range(1, 5), "1 to 4")
+        _check("prep_fraction", self.prep_fraction, 0.0 <= self.prep_fraction < 1.0, "in [0, 1)")
+        _check("door_dropout", self.door_dropout, 0.0 <= self.door_dropout <= 1.0, "in [0, 1]")
+        probability = self.outer_walls_probability
+        is_probability = probability is not None and 0.0 <= probability <= 1.0
+        _check("outer_walls_probability", probability, is_probability, "in [0, 1]")
+        _check("lidar_rays", self.lidar_rays, self.lidar_rays >= 1, "at least 1")
+        _check("threads", self.threads, self.threads >= 1, "at least 1")
+        _check("max_placement_tries", self.max_placement_tries, self.max_placement_tries >= 1, "at least 1")
+
+    @property
+    def rules(self) -> Scenario:
+        """Constants of the scenario; its horizon, counts and probabilities are overridden by this config's fields."""
+        return SCENARIOS[self.scenario]
+
+    @property
+    def integration(self) -> Preset:
+        return PRESETS[self.preset]
+
+    @property
+    def max_agents(self) -> int:
+        return self.max_hiders + self.max_seekers
+
+    @property
+    def box_range(self) -> tuple[int, int]:
+        assert self.num_boxes is not None
+        return self.num_boxes
+
+    @property
+    def elongated_range(self) -> tuple[int, int]:
+        assert self.num_elongated is not None
+        return self.num_elongated
+
+    @property
+    def ramps(self) -> int:
+        assert self.num_ramps is not None
+        return self.num_ramps
+
+    @property
+    def steps(self) -> int:
+        """Steps of an episode."""
+        assert self.horizon is not None
+        return self.horizon
+
+    @property
+    def prep_steps(self) -> int:
+        """Steps of the preparation phase: floor(horizon * prep_fraction), against rounding of e.g. 240 * 0.4."""
+        return int(self.steps * self.prep_fraction + 1e-9)
+
+
+def _check(name: str, value: object, is_ok: bool, expected: str) -> None:
+    if not is_ok:
+        raise ValueError(f"hide_and_seek.{name} is {value!r}; expected {expected}")
