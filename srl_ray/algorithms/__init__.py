@@ -1,0 +1,1 @@
+"""Returns, losses and algorithms. Pure PyTorch, one process; the trainer worker adds everything distributed."""

@@ -1,0 +1,102 @@
+"""Configuration of algorithms. One dataclass per algorithm; `conf/algorithm/` picks one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(kw_only=True, slots=True)
+class AlgorithmConfig:
+    """What every algorithm has.
+
+    Attributes:
+        discount: γ.
+        learning_rate: Of the optimiser.
+        learning_rate_end: Final value of the linear schedule over stop.env_steps; null keeps it constant.
+        max_grad_norm: Gradients are scaled down to this norm; null switches it off.
+        adam_eps: Adam's ε.
+        weight_decay: Coupled L2 coefficient.
+    """
+
+    discount: float = 0.99
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None
+    max_grad_norm: float | None = 0.5
+    adam_eps: float = 1e-5
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.discount <= 1.0:
+            raise ValueError(f"algorithm.discount must be in [0, 1], got {self.discount}")
+        if self.learning_rate <= 0.0:
+            raise ValueError(f"algorithm.learning_rate must be > 0, got {self.learning_rate}")
+        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
+            raise ValueError(f"algorithm.max_grad_norm must be > 0 or null, got {self.max_grad_norm}")
+
+
+@dataclass(kw_only=True, slots=True)
+class PPOConfig(AlgorithmConfig):
+    """Proximal policy optimisation (Schulman et al. 2017), with the options of MAPPO.
+
+    Attributes:
+        gae_lambda: λ of generalised advantage estimation.
+        clip_eps: Half-width of the trust interval of the probability ratio.
+        dual_clip: Lower bound c of the surrogate where the advantage is negative (Ye et al. 2020); null: off.
+        clip_value: Also clip the value's change, by value_clip_eps.
+        value_clip_eps: Half-width in the value head's units.
+        value_loss: mse | huber | smooth_l1.
+        huber_delta: Border between the square and the line, for huber and smooth_l1.
+        value_cost: Weight of the value loss.
+        entropy_cost: Weight of the entropy bonus.
+        entropy_cost_end: Final value of its linear schedule over stop.env_steps; null keeps it constant.
+        normalize_advantage: none | batch | minibatch; z-score over the masked rows.
+        epochs: Passes over each batch.
+        minibatches: Pieces per pass, cut along chunks (recurrent) or rows (feed-forward).
+        recompute_advantage: Recompute values and advantages under the current weights before every epoch after the
+            first; otherwise the values stored by the actor workers serve for all epochs.
+        vtrace: Correct advantages by clipped importance weights (Espeholt et al. 2018).
+        target_kl: Stop the epochs of an update once the mean KL estimate passes this; null: never.
+    """
+
+    gae_lambda: float = 0.95
+    clip_eps: float = 0.2
+    dual_clip: float | None = None
+    clip_value: bool = False
+    value_clip_eps: float = 0.2
+    value_loss: str = "mse"
+    huber_delta: float = 10.0
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    entropy_cost_end: float | None = None
+    normalize_advantage: str = "minibatch"
+    epochs: int = 4
+    minibatches: int = 4
+    recompute_advantage: bool = False
+    vtrace: bool = False
+    target_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        AlgorithmConfig.__post_init__(self)
+        if not 0.0 <= self.gae_lambda <= 1.0:
+            raise ValueError(f"algorithm.gae_lambda must be in [0, 1], got {self.gae_lambda}")
+        if self.clip_eps <= 0:
+            raise ValueError(f"algorithm.clip_eps must be > 0, got {self.clip_eps}")
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"algorithm.dual_clip must be > 1 or null, got {self.dual_clip}")
+        if self.value_loss not in ("mse", "huber", "smooth_l1"):
+            raise ValueError(f"algorithm.value_loss must be mse, huber or smooth_l1, got {self.value_loss!r}")
+        if self.normalize_advantage not in ("none", "batch", "minibatch"):
+            raise ValueError(
+                f"algorithm.normalize_advantage must be none, batch or minibatch, got {self.normalize_advantage!r}"
+            )
+        if self.epochs < 1 or self.minibatches < 1:
+            raise ValueError(
+                f"algorithm.epochs and algorithm.minibatches must be >= 1, got {self.epochs} and {self.minibatches}"
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class CustomAlgorithmConfig(AlgorithmConfig):
+    """A user's own algorithm: `target` is `module:callable`, called as callable(config, policy) → Algorithm."""
+
+    target: str = "???"

@@ -1,0 +1,144 @@
+"""The data that crosses package and process borders: flat dictionaries of arrays, and the specs that describe them.
+
+Shape letters used throughout the project:
+    E environments of a block      A agent slots of an environment      L = E * A lanes
+    n rows of a request            T rows of a chunk                    B chunks of a sample batch
+    k action components            S numbers of recurrent state         K stored recurrent states per chunk
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+"""Many rows of named fields; every leaf has the same leading axes."""
+
+ACTION_MASK = "action_mask"
+"""Observation field of legal discrete actions: bool [sum(nvec)], the components' masks one after the other."""
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """Shape (of one row) and dtype of one named field."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Numbers per row."""
+        return math.prod(self.shape)
+
+    def zeros(self, *leading: int) -> np.ndarray:
+        """An array of zeros with the given leading axes."""
+        return np.zeros((*leading, *self.shape), self.dtype)
+
+
+@dataclass(frozen=True)
+class DiscreteActions:
+    """One or several categorical choices; action arrays are int64 [..., k] with component i in [0, nvec[i]).
+
+    `start` is added by the environment's adapter, never by the policy.
+    """
+
+    nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
+
+    @property
+    def field(self) -> FieldSpec:
+        return FieldSpec((len(self.nvec),), np.dtype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuousActions:
+    """A bounded or unbounded vector; action arrays are float32 [..., k].
+
+    The policy's sample may lie outside [low, high]; the adapter clips it, the stored row keeps the sample so that its
+    log-probability stays exact. `low`/`high` have shape [k] and may hold infinities.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    shape: tuple[int, ...] = ()
+    """Shape of the environment's own action; empty means [k]."""
+
+    @property
+    def field(self) -> FieldSpec:
+        return FieldSpec(self.low.shape, np.dtype(np.float32))
+
+
+ActionSpec = DiscreteActions | ContinuousActions
+
+
+@dataclass(frozen=True)
+class AgentGroup:
+    """Agents of one environment that have equal spaces, in slot order.
+
+    Attributes:
+        name: Group name, also the prefix of its metrics.
+        agent_ids: One id per slot; absent agents keep their slot.
+        teams: Team name per slot, for returns per team; defaults to the group name for every slot.
+        obs: Field name → spec of one agent's observation.
+        action: Action spec of one agent.
+    """
+
+    name: str
+    agent_ids: tuple[str, ...]
+    obs: Mapping[str, FieldSpec]
+    action: ActionSpec
+    teams: tuple[str, ...] = ()
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.agent_ids)
+
+    def team_of(self, slot: int) -> str:
+        return self.teams[slot] if self.teams else self.name
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """What an environment block offers. All agents share one group: equal spaces, one policy.
+
+    Attributes:
+        env_id: Name for messages.
+        num_envs: E.
+        group: The agents.
+        frame_skip: Simulator frames per environment step, for the `frames` counter.
+    """
+
+    env_id: str
+    num_envs: int
+    group: AgentGroup
+    frame_skip: int = 1
+
+    @property
+    def num_lanes(self) -> int:
+        return self.num_envs * self.group.num_agents
+
+
+@dataclass
+class EpisodeRecord:
+    """One finished episode, exactly as the environment produced it.
+
+    Attributes:
+        env_index: Environment of the block.
+        length: Environment steps.
+        returns: Agent id → undiscounted return; only agents that took part.
+        lengths: Agent id → number of that agent's actions.
+        summary: The environment's own numbers (behaviour statistics).
+        discarded: The environment itself declared the episode broken (physics failure, exception); it is counted but
+            left out of the statistics.
+    """
+
+    env_index: int
+    length: int
+    returns: dict[str, float]
+    lengths: dict[str, int] = field(default_factory=dict)
+    summary: dict[str, float] = field(default_factory=dict)
+    discarded: bool = False

@@ -1,0 +1,1 @@
+"""Environment blocks: many environments stepped together behind one array contract."""

@@ -1,0 +1,52 @@
+"""Configuration of the environment side of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvConfig:
+    """Which environment, and how it is stepped.
+
+    Attributes:
+        id: A gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, or `my_module:MyEnv-v0` to import the module that registers
+            it), or `hide_and_seek`.
+        factory: Import path `module:callable` of the user's own environment, used in place of `id`. Called with `kwargs`; may
+            return a gymnasium environment, a gymnasium vector environment or an EnvBlock (then it is called with
+            `num_envs` too). From Python a callable may be given directly.
+        kwargs: Keyword arguments for the environment.
+        envs_per_block: Environments stepped together by one block.
+        vectorization: `sync` steps gymnasium environments one after the other in this process, `native` uses the
+            environment's own vector entry point.
+        autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
+        step_timeout_s: A step or reset that takes longer is a fault.
+        on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
+        on_nonfinite: stop: end the run on a NaN or infinite observation or reward; drop: discard the episode.
+        max_faults: With on_error=restart, faults in a row of one environment (no finished episode between) before the
+            run ends.
+    """
+
+    id: str = ""
+    factory: Any = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    envs_per_block: int = 8
+    vectorization: str = "sync"
+    autoreset: str = "same_step"
+    step_timeout_s: float = 60.0
+    on_error: str = "restart"
+    on_nonfinite: str = "stop"
+    max_faults: int = 5
+
+    def __post_init__(self) -> None:
+        if self.envs_per_block < 1:
+            raise ValueError(f"env.envs_per_block must be >= 1, got {self.envs_per_block}")
+        if self.on_error not in ("restart", "stop"):
+            raise ValueError(f"env.on_error must be restart or stop, got {self.on_error!r}")
+        if self.on_nonfinite not in ("stop", "drop"):
+            raise ValueError(f"env.on_nonfinite must be stop or drop, got {self.on_nonfinite!r}")
+        if self.vectorization not in ("sync", "native"):
+            raise ValueError(f"env.vectorization must be sync or native, got {self.vectorization!r}")
+        if self.autoreset not in ("same_step", "next_step", "disabled"):
+            raise ValueError(f"env.autoreset must be same_step, next_step or disabled, got {self.autoreset!r}")

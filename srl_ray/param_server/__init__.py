@@ -1,0 +1,1 @@
+"""The parameter service: versions and tags of policies' weights, in memory and on disk."""

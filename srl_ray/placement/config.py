@@ -1,0 +1,46 @@
+"""Configuration of placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True, slots=True)
+class PlacementConfig:
+    """Attributes:
+    actors_labels: Node labels (key → value) that actor workers need; empty: any node without accelerators.
+    trainers_labels: The same for trainer workers and policy workers on accelerators.
+    strategy: Ray's placement strategy inside a pool: PACK | SPREAD.
+    keep_cpu_pools_off_accelerators: Put workers without GPUs on nodes without GPUs when the cluster has such nodes.
+    """
+
+    actors_labels: dict[str, str] = field(default_factory=dict)
+    trainers_labels: dict[str, str] = field(default_factory=dict)
+    strategy: str = "PACK"
+    keep_cpu_pools_off_accelerators: bool = True
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("PACK", "SPREAD"):
+            raise ValueError(f"placement.strategy must be PACK or SPREAD, got {self.strategy!r}")
+
+
+@dataclass(kw_only=True, slots=True)
+class ClusterConfig:
+    """Which Ray to use.
+
+    Attributes:
+        address: auto: a Ray initialised in this process, else RAY_ADDRESS or the job's cluster, else a fresh local
+            Ray; local: a fresh local Ray; otherwise the address of a cluster.
+        num_cpus: CPUs of a fresh local Ray; null: the cores this process may use.
+        num_gpus: GPUs of a fresh local Ray; null: what Ray detects.
+        object_store_bytes: Object store of a fresh local Ray; null: a quarter of free memory, at most 2 GiB.
+        placement_timeout_s: How long to wait for the placement group.
+        start_timeout_s: How long workers may take to set up.
+    """
+
+    address: str = "auto"
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    object_store_bytes: int | None = None
+    placement_timeout_s: float = 60.0
+    start_timeout_s: float = 180.0

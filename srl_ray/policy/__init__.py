@@ -1,0 +1,1 @@
+"""Policy workers: answer inference requests of many actor workers in batches."""

@@ -1,0 +1,1 @@
+"""Trainer workers: take sample batches, update, publish versions, checkpoint."""
