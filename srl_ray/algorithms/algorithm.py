@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from srl_ray.core.types import ChunkLayout as BatchLayout
 from srl_ray.models.policy import Policy
 
 
@@ -26,20 +27,6 @@ class Collective:
     reduce_sum: Callable[[Tensor], Tensor] = lambda tensor: tensor
     average_gradients: Callable[[nn.Module], None] = lambda module: None
     world_size: int = 1
-
-
-@dataclass(frozen=True)
-class BatchLayout:
-    """Rows of a chunk: burn_in, then sample_steps, then bootstrap; segments of bptt_steps."""
-
-    burn_in: int
-    sample_steps: int
-    bootstrap: int
-    bptt_steps: int
-
-    @property
-    def rows(self) -> int:
-        return self.burn_in + self.sample_steps + self.bootstrap
 
 
 class Algorithm(Protocol):

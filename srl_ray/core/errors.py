@@ -102,4 +102,5 @@ class WorkerFailure(SrlError):
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.role} {self.index} failed {self.attempts} time(s) and is not restarted again. Cause:\n{self.cause}"
+        tries = f"failed {self.attempts} time(s) and is not restarted again"
+        return f"{self.role} {self.index} {tries}. Cause:\n{self.cause}"

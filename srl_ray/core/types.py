@@ -122,6 +122,46 @@ class BlockSpec:
         return self.num_envs * self.group.num_agents
 
 
+@dataclass(frozen=True)
+class ChunkLayout:
+    """Rows of a chunk: burn_in, then sample_steps, then bootstrap. Segments of bptt_steps are trained through time.
+
+    Attributes:
+        burn_in: Rows that only warm the recurrent state up.
+        sample_steps: Rows that are trained.
+        bootstrap: Rows whose value closes the returns; also the first trained rows of the lane's next chunk.
+        bptt_steps: Rows of a segment; divides sample_steps.
+    """
+
+    burn_in: int
+    sample_steps: int
+    bootstrap: int
+    bptt_steps: int
+
+    def __post_init__(self) -> None:
+        if self.sample_steps % self.bptt_steps:
+            raise ValueError(
+                f"actors.sample_steps must be a multiple of policy.bptt_steps, got {self.sample_steps} and "
+                f"{self.bptt_steps}"
+            )
+
+    @property
+    def rows(self) -> int:
+        """T."""
+        return self.burn_in + self.sample_steps + self.bootstrap
+
+    @property
+    def carried(self) -> int:
+        """Last rows of a chunk that begin the lane's next one."""
+        return self.burn_in + self.bootstrap
+
+    @property
+    def state_rows(self) -> tuple[int, ...]:
+        """Rows before which the recurrent state is kept: row 0 if there is burn-in, then every segment's first."""
+        segments = range(self.burn_in, self.burn_in + self.sample_steps, self.bptt_steps)
+        return (0, *segments) if self.burn_in else tuple(segments)
+
+
 @dataclass
 class EpisodeRecord:
     """One finished episode, exactly as the environment produced it.

@@ -1,0 +1,334 @@
+"""Rows and chunks of all lanes of one environment block.
+
+A lane's rows are its agent's consecutive observations, without gaps, one final row at the end of each episode (see
+docs/architecture.md). Every lane has its own cursor; a step of the block is written with one scatter per field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from srl_ray.core.types import Arrays, BlockSpec, ChunkLayout, FieldSpec
+from srl_ray.envs.block import BlockStep
+
+NEVER = -1
+"""Policy version of rows that no policy answered, and row index of a lane that has nothing to be rewarded."""
+
+
+@dataclass
+class Request:
+    """Rows that need an answer: the lanes' new observations, then final observations that only need their value.
+
+    Attributes:
+        obs: Field → [n, ...].
+        state: float32 [n, S], before the row.
+        on_reset: bool [n].
+        lanes: int64 [n].
+        rows: int64 [n], where in the lane's buffer the answer goes.
+        value_only: bool [n].
+    """
+
+    obs: Arrays
+    state: np.ndarray
+    on_reset: np.ndarray
+    lanes: np.ndarray
+    rows: np.ndarray
+    value_only: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.lanes)
+
+
+@dataclass
+class Reply:
+    """The policy's answer to n rows.
+
+    Attributes:
+        action: [n, k].
+        log_prob: float32 [n].
+        value: float32 [n], in reward units.
+        state: float32 [n, S], after the row.
+        version: Policy version that answered.
+        epoch: Trainer epoch of that version.
+    """
+
+    action: np.ndarray
+    log_prob: np.ndarray
+    value: np.ndarray
+    state: np.ndarray
+    version: int
+    epoch: int = 0
+
+
+@dataclass
+class Chunks:
+    """Completed chunks of n lanes, shipped as one message.
+
+    Attributes:
+        arrays: obs.<field>, action, log_prob, value, reward, on_reset, terminated, truncated, valid, policy_version:
+            [T, n, ...]; state [K, n, S].
+        lanes: int64 [n].
+        oldest_version: int64 [n], over the trained rows that a policy answered; the newest version if there are none.
+        trained_rows: int64 [n], rows that count in the loss.
+    """
+
+    arrays: Arrays
+    lanes: np.ndarray
+    oldest_version: np.ndarray
+    trained_rows: np.ndarray
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.lanes)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+class LaneTable:
+    """Turns block steps and policy replies into chunks. One thread; no Ray, no torch.
+
+    Lifecycle:   observe(step) → request → answer(request, reply) → ship() → actions → observe(next step) …
+    """
+
+    def __init__(self, spec: BlockSpec, layout: ChunkLayout, action: FieldSpec, state_size: int) -> None:
+        self.layout = layout
+        self.num_lanes = spec.num_lanes
+        self._block_shape = (spec.num_envs, spec.group.num_agents)
+        lanes, rows = self.num_lanes, layout.rows + 1  # one spare row: an end and a new beginning in the same step
+        self._obs_fields = {name: f"obs.{name}" for name in spec.group.obs}
+        fields = {self._obs_fields[name]: field for name, field in spec.group.obs.items()}
+        fields |= {
+            "action": action,
+            "log_prob": FieldSpec((), np.dtype(np.float32)),
+            "value": FieldSpec((), np.dtype(np.float32)),
+            "reward": FieldSpec((), np.dtype(np.float32)),
+            "on_reset": FieldSpec((), np.dtype(np.bool_)),
+            "terminated": FieldSpec((), np.dtype(np.bool_)),
+            "truncated": FieldSpec((), np.dtype(np.bool_)),
+            "valid": FieldSpec((), np.dtype(np.bool_)),
+            "policy_version": FieldSpec((), np.dtype(np.int64)),
+        }
+        self._buffer: Arrays = {name: field.zeros(rows, lanes) for name, field in fields.items()}
+        self._buffer["policy_version"].fill(NEVER)
+        self._cursor = np.full(lanes, layout.burn_in, np.int64)
+        self._acting_row = np.full(lanes, NEVER, np.int64)
+        self._granted = np.zeros(lanes, np.bool_)
+        self._idle_steps = np.zeros(lanes, np.int64)
+        self._actions = action.zeros(lanes)
+        self._state = np.zeros((lanes, state_size), np.float32)
+        self._state_before = np.zeros((lanes, state_size), np.float32)
+        self._slot_of_row, self._carried_slots = _state_slots(layout)
+        self._saved = np.zeros((self._slot_of_row.max() + 1, lanes, state_size), np.float32)
+        self._shipped_slots = np.array([self._slot_of_row[row] for row in layout.state_rows])
+        self._all_lanes = np.arange(lanes)
+
+    # ---------------------------------------------------------------------------------------------- environment side
+
+    def observe(self, step: BlockStep) -> Request:
+        """Write rewards, final rows and new observations of one block step; return what the policy must answer."""
+        buffer, shape = self._buffer, (self.num_lanes,)
+        acting = self._acting_row >= 0
+        lanes = self._all_lanes if acting.all() else np.flatnonzero(acting)
+        buffer["reward"][self._index(self._acting_row[lanes], lanes)] += step.reward.reshape(shape)[lanes]
+        ended = (step.terminated | step.truncated).reshape(shape)
+        value_lanes = self._write_finals(step, np.flatnonzero(ended & acting)) if ended.any() else _NO_LANES
+        self._acting_row[ended] = NEVER
+
+        present = step.present.reshape(shape)
+        lanes = self._all_lanes if present.all() else np.flatnonzero(present)
+        if len(lanes) < self.num_lanes:
+            self._idle_steps += 1
+        self._idle_steps[lanes] = 0
+        rows = self._new_rows(lanes)
+        index = self._index(rows, lanes)
+        on_reset = step.on_reset.reshape(shape)[lanes]
+        for name, key in self._obs_fields.items():
+            obs = step.obs[name].reshape(*shape, *step.obs[name].shape[2:])
+            buffer[key][index] = obs if lanes is self._all_lanes else obs[lanes]
+        buffer["valid"][index] = True
+        buffer["on_reset"][index] = on_reset
+        self._save_state(rows, lanes)
+        self._acting_row[lanes] = rows
+        return self._request(lanes, rows, on_reset, value_lanes)
+
+    def _write_finals(self, step: BlockStep, lanes: np.ndarray) -> np.ndarray:
+        """Write the final rows of `lanes`; returns those that need a value."""
+        buffer = self._buffer
+        terminated = step.terminated.reshape(-1)[lanes]
+        rows = self._new_rows(lanes)
+        position = np.full(self.num_lanes, -1, np.int64)
+        position[step.final_lanes] = np.arange(len(step.final_lanes))
+        position = position[lanes]
+        given = position >= 0
+        missing = ~given & ~terminated  # cut without a last observation: the last one seen stands in
+        for name, key in self._obs_fields.items():
+            buffer[key][rows[given], lanes[given]] = step.final_obs[name][position[given]] if given.any() else 0
+            buffer[key][rows[missing], lanes[missing]] = buffer[key][rows[missing] - 1, lanes[missing]]
+            nothing = ~given & terminated
+            buffer[key][rows[nothing], lanes[nothing]] = 0
+        buffer["valid"][rows, lanes] = True
+        buffer["on_reset"][rows, lanes] = False
+        buffer["terminated"][rows, lanes] = terminated
+        buffer["truncated"][rows, lanes] = ~terminated
+        self._save_state(rows, lanes)
+        return lanes[~terminated]
+
+    def _new_rows(self, lanes: np.ndarray) -> np.ndarray:
+        rows = self._cursor[lanes]
+        self._cursor[lanes] += 1
+        return rows
+
+    def _index(self, rows: np.ndarray, lanes: np.ndarray) -> tuple[Any, ...]:
+        """Where `rows` of `lanes` are in a field's buffer: a plain slice when all lanes are at the same row."""
+        if len(lanes) == self.num_lanes and (rows == rows[0]).all():
+            return (int(rows[0]),)
+        return rows, lanes
+
+    def _save_state(self, rows: np.ndarray, lanes: np.ndarray) -> None:
+        if self._state.shape[1] == 0:
+            return
+        slots = self._slot_of_row[rows]
+        kept = slots >= 0
+        if kept.any():
+            self._saved[slots[kept], lanes[kept]] = self._state[lanes[kept]]
+
+    # ------------------------------------------------------------------------------------------------- policy side
+
+    def _request(self, lanes: np.ndarray, rows: np.ndarray, on_reset: np.ndarray, value_lanes: np.ndarray) -> Request:
+        value_only = np.zeros(len(lanes) + len(value_lanes), np.bool_)
+        if len(value_lanes):
+            value_only[len(lanes) :] = True
+            # the final row lies directly below the new one where the lane is present again
+            final_rows = self._cursor[value_lanes] - 1 - (self._acting_row[value_lanes] >= 0)
+            lanes, rows = np.concatenate([lanes, value_lanes]), np.concatenate([rows, final_rows])
+            on_reset = np.concatenate([on_reset, np.zeros(len(value_lanes), np.bool_)])
+        index = (rows, lanes) if len(value_lanes) else self._index(rows, lanes)
+        obs = {name: self._buffer[key][index] for name, key in self._obs_fields.items()}
+        return Request(obs, self._state[lanes], on_reset, lanes, rows, value_only)
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        """Store what the policy answered and take over the new recurrent states."""
+        buffer, lanes, rows = self._buffer, request.lanes, request.rows
+        decided: Any = slice(None)
+        if request.value_only.any():
+            buffer["value"][rows, lanes] = reply.value
+            decided = ~request.value_only
+            lanes, rows = lanes[decided], rows[decided]
+        index, action = self._index(rows, lanes), reply.action[decided]
+        buffer["action"][index] = action
+        buffer["log_prob"][index] = reply.log_prob[decided]
+        buffer["value"][index] = reply.value[decided]
+        buffer["policy_version"][index] = reply.version
+        self._actions[lanes] = action
+        if self._state.shape[1]:
+            self._state_before[lanes] = request.state[decided]
+            self._state[lanes] = reply.state[decided]
+
+    @property
+    def actions(self) -> np.ndarray:
+        """[E, A, k] for `EnvBlock.step`."""
+        return self._actions.reshape(*self._block_shape, -1)
+
+    def ask_again(self, lanes: np.ndarray) -> Request:
+        """The same question for lanes whose answer has not been acted on yet (newer weights were installed)."""
+        rows = self._acting_row[lanes]
+        on_reset = self._buffer["on_reset"][rows, lanes]
+        obs = {name: self._buffer[key][rows, lanes] for name, key in self._obs_fields.items()}
+        return Request(obs, self._state_before[lanes], on_reset, lanes, rows, np.zeros(len(lanes), np.bool_))
+
+    # ------------------------------------------------------------------------------------------------- sample side
+
+    def ship(self) -> Chunks | None:
+        """Chunks of all lanes whose last row has its value; the lanes go on with the carried rows.
+
+        Call after `answer`. A lane that has been absent for longer than a chunk since its last episode ended ships
+        what it has, padded with rows of valid = 0, so that nothing waits for it while versions move on.
+        """
+        full = self._cursor >= self.layout.rows
+        stale = (self._idle_steps >= self.layout.sample_steps) & (self._acting_row < 0)
+        stale &= (self._cursor > self.layout.carried) & ~full
+        if not full.any() and not stale.any():
+            return None
+        lanes = np.flatnonzero(full | stale)
+        everything = len(lanes) == self.num_lanes
+        length = self.layout.rows
+        arrays = {
+            name: array[:length].copy() if everything else array[:length, lanes] for name, array in self._buffer.items()
+        }
+        arrays["state"] = self._saved[self._shipped_slots][:, lanes]
+        self._carry(np.flatnonzero(full))
+        self._restart(np.flatnonzero(stale))
+        self._granted[lanes] = False
+        return Chunks(arrays, lanes, *_trained(arrays, self.layout))
+
+    def _carry(self, lanes: np.ndarray) -> None:
+        """Move the last rows to the front; the rows after the cursor become blank again."""
+        if not len(lanes):
+            return
+        shift, kept = self.layout.sample_steps, self.layout.carried + 1
+        self._cursor[lanes] -= shift
+        at: Any = slice(None) if len(lanes) == self.num_lanes else lanes
+        blank = lanes[self._cursor[lanes] < kept]
+        for name, array in self._buffer.items():
+            array[:kept, at] = array[shift : shift + kept, at]
+            if not name.startswith("obs."):
+                array[kept:, at] = _BLANK.get(name, 0)
+                array[kept - 1, blank] = _BLANK.get(name, 0)
+        acting = lanes[self._acting_row[lanes] >= 0]
+        self._acting_row[acting] -= shift
+        for new, old in self._carried_slots:
+            self._saved[new, lanes] = self._saved[old, lanes]
+
+    def _restart(self, lanes: np.ndarray) -> None:
+        """Begin the lanes' next chunk as if their life began now."""
+        self._cursor[lanes] = self.layout.burn_in
+        for name, array in self._buffer.items():
+            array[:, lanes] = _BLANK.get(name, 0)
+        self._idle_steps[lanes] = 0
+
+    # -------------------------------------------------------------------------------------------------------- gate
+
+    def ungranted(self) -> np.ndarray:
+        """Lanes with an open chunk that the sample buffer has not granted yet."""
+        return np.flatnonzero((self._acting_row >= 0) & ~self._granted)
+
+    def grant(self, lanes: np.ndarray) -> None:
+        self._granted[lanes] = True
+
+    def revoke_all(self) -> None:
+        """Forget every grant: the sample buffer that gave them is gone."""
+        self._granted[:] = False
+
+
+_NO_LANES = np.zeros(0, np.int64)
+_BLANK = {"policy_version": NEVER}
+
+
+def _state_slots(layout: ChunkLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Which rows' states are kept, and how they move when rows are carried over.
+
+    Returns:
+        slot of each of the T + 1 rows (−1: not kept), and (new slot, old slot) pairs in a safe copying order.
+    """
+    rows, shift = layout.rows + 1, layout.sample_steps
+    kept = sorted({*layout.state_rows, *(row + shift for row in layout.state_rows if row + shift < rows)})
+    slot_of_row = np.full(rows, NEVER, np.int64)
+    slot_of_row[kept] = np.arange(len(kept))
+    pairs = [(row - shift, row) for row in kept if row - shift in layout.state_rows]
+    return slot_of_row, [(int(slot_of_row[new]), int(slot_of_row[old])) for new, old in pairs]
+
+
+def _trained(arrays: Arrays, layout: ChunkLayout) -> tuple[np.ndarray, np.ndarray]:
+    """Oldest version and number of the rows that count in the loss, per chunk."""
+    rows = slice(layout.burn_in, layout.burn_in + layout.sample_steps)
+    counts = arrays["valid"][rows] & ~(arrays["terminated"][rows] | arrays["truncated"][rows])
+    version = arrays["policy_version"][rows]
+    newest = version.max(axis=0)
+    oldest = np.where(counts & (version >= 0), version, newest).min(axis=0)
+    return oldest, counts.sum(axis=0)
