@@ -1,0 +1,363 @@
+"""The trainer's bounded sample buffer and the one gate that owns staleness. Threads and a Condition; no Ray.
+
+The gate counts chunks *granted*. A lane starts its next chunk only when
+`granted + 1 <= (finished_batches + 1 + S') * B`, with B chunks per batch, and S' = (S + 1) // reuse − 1 batches of
+allowed lead: chunk number g is then trained at most S versions after it was begun. Expired and lost chunks are taken
+off `granted`. With S = 0 this is synchronous training; with S unbounded only the buffer's size holds producers back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from srl_ray.core.types import Arrays
+
+
+@dataclass(frozen=True)
+class Producer:
+    """One block of one actor worker, in one life of that worker.
+
+    Attributes:
+        worker: Index of the actor worker.
+        slot: Index of the block in its ring.
+        epoch: Generation of the worker; a replacement has a higher one.
+    """
+
+    worker: int
+    slot: int
+    epoch: int = 0
+
+
+@dataclass
+class ChunkMessage:
+    """Chunks of one block that completed together, as they travel.
+
+    Attributes:
+        arrays: See `srl_ray.actors.lanes.Chunks`; [T, n, ...] and state [K, n, S].
+        lanes: int64 [n].
+        oldest_version: int64 [n].
+        trained_rows: int64 [n].
+        trainer_epoch: Generation of the trainer whose versions these are.
+        sequence: Number of this message among its producer's, for sorting in deterministic mode.
+    """
+
+    arrays: Arrays
+    lanes: np.ndarray
+    oldest_version: np.ndarray
+    trained_rows: np.ndarray
+    trainer_epoch: int = 0
+    sequence: int = 0
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.lanes)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The answer to a push.
+
+    Attributes:
+        granted: Chunks that may be begun now: all that were wanted, or 0 (ask again).
+        accepted: The message was taken in; it must not be sent again.
+        version: Trainer version; weights at least this new are to be installed before the new chunks begin.
+        epoch: Trainer epoch of that version.
+        closed: The buffer takes nothing any more.
+    """
+
+    granted: int
+    accepted: bool
+    version: int
+    epoch: int
+    closed: bool = False
+
+
+@dataclass
+class Chunk:
+    """One chunk of a message: column `column` of its arrays."""
+
+    message: ChunkMessage
+    column: int
+    producer: Producer
+    num_bytes: int
+
+    @property
+    def oldest_version(self) -> int:
+        return int(self.message.oldest_version[self.column])
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """Order that does not depend on time."""
+        return self.message.sequence, self.producer.worker, self.producer.slot, int(self.message.lanes[self.column])
+
+
+@dataclass
+class _Wanting:
+    producer: Producer
+    count: int
+
+
+@dataclass
+class SampleBufferMetrics:
+    """Counts since the buffer was made; `accepted == finished + expired + waiting + lost` always holds.
+
+    Attributes:
+        accepted: Chunks taken in.
+        finished: Chunks handed to training.
+        expired: Chunks dropped because they had become too stale.
+        lost: Chunks dropped when their trainer epoch ended.
+        refused: Chunks of an older trainer or worker epoch, never accepted.
+        waiting: Chunks in the buffer now.
+        waiting_bytes: Their size.
+        open: Chunks granted and not yet delivered.
+        overdraft: Chunks granted beyond the budget because training would have starved.
+    """
+
+    accepted: int = 0
+    finished: int = 0
+    expired: int = 0
+    lost: int = 0
+    refused: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    open: int = 0
+    overdraft: int = 0
+
+
+@dataclass
+class SampleBuffer:
+    """FIFO of chunks with a staleness budget.
+
+    Lifecycle:   open --close()--> closed (pushes are told so, takes return None)
+    A chunk:     granted → open → pushed → waiting → taken (finished) | expired | lost
+
+    Example:
+        buffer = SampleBuffer(batch_chunks=8, max_staleness=1)
+        grant = buffer.push(Producer(0, 0), message, want=4, deadline_s=1.0)   # a producer's thread
+        chunks = buffer.take(deadline_s=1.0)                                    # the training thread
+        buffer.set_version(1)                                                   # after the update was published
+
+    Attributes:
+        batch_chunks: B, chunks that `take` returns.
+        max_staleness: S; None switches the gate off.
+        reuse: Updates each batch takes part in.
+        capacity_chunks: Pushes wait while the buffer holds this many; None: unbounded (the gate bounds it).
+        capacity_bytes: The same in bytes.
+        sort: Hand out the oldest B chunks in an order independent of arrival (deterministic mode).
+        now: Clock in seconds.
+    """
+
+    batch_chunks: int
+    max_staleness: int | None = 1
+    reuse: int = 1
+    capacity_chunks: int | None = None
+    capacity_bytes: int | None = None
+    sort: bool = False
+    now: Callable[[], float] = monotonic
+    metrics: SampleBufferMetrics = field(default_factory=SampleBufferMetrics)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._chunks: deque[Chunk] = deque()
+        self._open: dict[Producer, int] = {}
+        self._queue: deque[_Wanting] = deque()
+        self._worker_epochs: dict[int, int] = {}
+        self._version = 0
+        self._epoch = 0
+        self._finished_batches = 0
+        self._granted = 0
+        self._training_waits = False
+        self._closed = False
+
+    # ----------------------------------------------------------------------------------------------------- producers
+
+    def push(self, producer: Producer, message: ChunkMessage | None, want: int, deadline_s: float) -> Grant:
+        """Deliver chunks and ask for `want` new ones.
+
+        produces:      chunks for take()
+        waits for:     room in the buffer and budget for all `want` chunks, at most `deadline_s`
+        unblocked by:  take(), set_version(), forget(), close()
+        """
+        end = self.now() + deadline_s
+        with self._changed:
+            if self._is_outdated(producer):
+                self.metrics.refused += message.num_chunks if message else 0
+                return self._grant(0, accepted=True, closed=True)
+            accepted = message is None or self._accept(producer, message, end)
+            if not accepted or self._closed or want == 0:
+                return self._grant(0, accepted)
+            return self._grant(want if self._wait_for_budget(producer, want, end) else 0, accepted)
+
+    def _accept(self, producer: Producer, message: ChunkMessage, end: float) -> bool:
+        if message.trainer_epoch != self._epoch:
+            self.metrics.refused += message.num_chunks
+            self._close_open(producer, message.num_chunks)
+            return True
+        size = sum(array.nbytes for array in message.arrays.values())
+        has_room = self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, end - self.now()))
+        if not has_room or self._closed:
+            return self._closed
+        self._close_open(producer, message.num_chunks)
+        for column in range(message.num_chunks):
+            self._chunks.append(Chunk(message, column, producer, size // message.num_chunks))
+        self.metrics.accepted += message.num_chunks
+        self.metrics.waiting += message.num_chunks
+        self.metrics.waiting_bytes += size
+        self._changed.notify_all()
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        if not self._chunks:
+            return True
+        chunks_fit = self.capacity_chunks is None or len(self._chunks) < self.capacity_chunks
+        return chunks_fit and (self.capacity_bytes is None or self.metrics.waiting_bytes + size <= self.capacity_bytes)
+
+    def _wait_for_budget(self, producer: Producer, want: int, end: float) -> bool:
+        """FIFO: the first in the queue is served first, all it wants or nothing."""
+        wanting = next((w for w in self._queue if w.producer == producer), None)
+        if wanting is None:
+            wanting = _Wanting(producer, want)
+            self._queue.append(wanting)
+        wanting.count = want
+        self._changed.notify_all()
+
+        def served() -> bool:
+            return self._closed or self._is_outdated(producer) or (self._queue[0] is wanting and self._may_begin(want))
+
+        is_served = self._changed.wait_for(served, max(0.0, end - self.now()))
+        if not is_served or self._closed or self._is_outdated(producer):
+            return False  # it keeps its place in the queue and asks again
+        self._queue.remove(wanting)
+        self._granted += want
+        self._open[producer] = self._open.get(producer, 0) + want
+        self.metrics.open += want
+        self._changed.notify_all()
+        return True
+
+    def _may_begin(self, want: int) -> bool:
+        if self.max_staleness is None:
+            return True
+        lead = (self.max_staleness + 1) // self.reuse - 1
+        if self._granted + want <= (self._finished_batches + 1 + lead) * self.batch_chunks:
+            return True
+        if self._is_starving():
+            self.metrics.overdraft += want
+            return True
+        return False
+
+    def _is_starving(self) -> bool:
+        """Training waits for a batch that nobody is able to complete: every open chunk's block is in the queue."""
+        if not self._training_waits or len(self._chunks) >= self.batch_chunks:
+            return False
+        queued = {wanting.producer for wanting in self._queue}
+        return all(producer in queued for producer, count in self._open.items() if count > 0)
+
+    def _close_open(self, producer: Producer, count: int) -> None:
+        delivered = min(count, self._open.get(producer, 0))
+        self._open[producer] = self._open.get(producer, 0) - delivered
+        self.metrics.open -= delivered
+        self._granted += count - delivered  # chunks begun without a grant still count against the budget
+
+    def _is_outdated(self, producer: Producer) -> bool:
+        return producer.epoch < self._worker_epochs.get(producer.worker, 0)
+
+    def _grant(self, granted: int, accepted: bool, closed: bool = False) -> Grant:
+        return Grant(granted, accepted, self._version, self._epoch, closed or self._closed)
+
+    def forget(self, worker: int, epoch: int) -> None:
+        """An actor worker was replaced by generation `epoch`: its open chunks go back to the budget."""
+        with self._changed:
+            self._worker_epochs[worker] = epoch
+            for producer in [p for p in self._open if p.worker == worker and p.epoch < epoch]:
+                count = self._open.pop(producer)
+                self._granted -= count
+                self.metrics.open -= count
+            self._queue = deque(w for w in self._queue if not self._is_outdated(w.producer))
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def take(self, deadline_s: float) -> list[Chunk] | None:
+        """The oldest B chunks that are not too stale.
+
+        consumes:      chunks of push()
+        waits for:     B chunks, at most `deadline_s`; None once closed or late
+        unblocked by:  push(), close()
+        """
+        with self._changed:
+            self._training_waits = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
+            if self._closed or len(self._chunks) < self.batch_chunks:
+                return None
+            self._training_waits = False
+            if self.sort:
+                self._chunks = deque(sorted(self._chunks, key=lambda chunk: chunk.key))
+            taken = [self._chunks.popleft() for _ in range(self.batch_chunks)]
+            self._remove(taken)
+            self.metrics.finished += len(taken)
+            self._changed.notify_all()
+            return taken
+
+    def _is_ready(self) -> bool:
+        self._expire()
+        return len(self._chunks) >= self.batch_chunks
+
+    def _expire(self) -> None:
+        if self.max_staleness is None:
+            return
+        oldest_allowed = self._version + self.reuse - 1 - self.max_staleness
+        expired = [c for c in self._chunks if c.oldest_version < oldest_allowed or not self._has_rows(c)]
+        if expired:
+            dropped = set(map(id, expired))
+            self._chunks = deque(c for c in self._chunks if id(c) not in dropped)
+            self._remove(expired)
+            self.metrics.expired += len(expired)
+            self._granted -= len(expired)
+            self._changed.notify_all()
+
+    @staticmethod
+    def _has_rows(chunk: Chunk) -> bool:
+        return bool(chunk.message.trained_rows[chunk.column] > 0)
+
+    def _remove(self, chunks: list[Chunk]) -> None:
+        self.metrics.waiting -= len(chunks)
+        self.metrics.waiting_bytes -= sum(chunk.num_bytes for chunk in chunks)
+
+    def has_batch(self) -> bool:
+        """A `take` would return at once."""
+        with self._changed:
+            return self._is_ready()
+
+    def set_version(self, version: int, epoch: int | None = None) -> None:
+        """Tell the gate that `version` is published. A new `epoch` begins from an empty buffer."""
+        with self._changed:
+            if epoch is not None and epoch != self._epoch:
+                self._epoch = epoch
+                self.metrics.lost += len(self._chunks)
+                self._remove(list(self._chunks))
+                self._chunks.clear()
+                self._finished_batches, self._granted = 0, 0
+                self.metrics.open -= sum(self._open.values())
+                self._open.clear()
+            elif version > self._version and version % self.reuse == 0:
+                self._finished_batches += 1
+            self._version = version
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts, consistent with each other."""
+        with self._changed:
+            return dict(vars(self.metrics))
