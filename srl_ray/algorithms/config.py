@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,6 +98,12 @@ class PPOConfig(AlgorithmConfig):
 
 @dataclass(kw_only=True, slots=True)
 class CustomAlgorithmConfig(AlgorithmConfig):
-    """A user's own algorithm: `target` is `module:callable`, called as callable(config, policy) → Algorithm."""
+    """A user's own algorithm.
+
+    Attributes:
+        target: Import path `module:callable`; called as callable(config, policy) → Algorithm.
+        kwargs: Free settings for it.
+    """
 
     target: str = "???"
+    kwargs: dict[str, Any] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,4 +97,4 @@ class CustomPolicyConfig(PolicyConfig):
     """
 
     target: str = "???"
-    kwargs: dict[str, object] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
