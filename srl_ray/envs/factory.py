@@ -1,0 +1,297 @@
+"""From the configuration to an environment block: the one place that knows every kind."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from srl_ray.core.errors import ConfigError, EnvironmentFault
+from srl_ray.core.loading import load_object
+from srl_ray.envs.block import EnvBlock
+from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.gymnasium_block import GymBlock
+
+logger = logging.getLogger(__name__)
+
+
+def make_block(config: EnvConfig, num_envs: int | None = None) -> EnvBlock:
+    """Build the block that `config` names; its cheap facts are in `.spec`.
+
+    Call it in the thread that will reset, step and close the block. Nothing is reset yet.
+
+    Args:
+        config: The environment section of the configuration.
+        num_envs: E; `config.envs_per_block` when omitted.
+
+    Raises:
+        ConfigError: unknown id, missing package, spaces that are not supported, a factory that returns something else.
+        EnvironmentFault: the environment raised while it was built.
+    """
+    count = config.envs_per_block if num_envs is None else num_envs
+    match config:
+        case EnvConfig(id="", factory=None):
+            raise ConfigError(
+                "env.id is empty: give a gymnasium id (env.id=CartPole-v1) or env.factory=module:callable."
+            )
+        case EnvConfig(factory=None, id="hide_and_seek"):
+            return _make_hide_and_seek(config, count)
+        case EnvConfig(factory=None, vectorization="native"):
+            return _make_native(config, count)
+        case EnvConfig(factory=None):
+            return _make_gym_block(config, count, _gymnasium_maker(config), config.id)
+        case _:
+            return _make_from_factory(config, count)
+
+
+def make_single_env(config: EnvConfig) -> gymnasium.Env[Any, Any] | None:
+    """One gymnasium environment as the block would build it; None where `config` names anything else."""
+    if config.factory is None:
+        if config.id == "hide_and_seek" or config.vectorization == "native":
+            return None
+        env: gymnasium.Env[Any, Any] = _build_first(_gymnasium_maker(config), config.id)
+        return env
+    made = _call_factory(config, 1)
+    if isinstance(made, VectorEnv) or _is_block(made):
+        made.close()
+        return None
+    return made  # type: ignore[no-any-return]
+
+
+def env_name(config: EnvConfig) -> str:
+    """Name of the environment in messages."""
+    if config.factory is None:
+        return config.id
+    if isinstance(config.factory, str):
+        return config.factory
+    return str(getattr(config.factory, "__name__", repr(config.factory)))
+
+
+# ------------------------------------------------------------------------------------------------------------ the kinds
+
+
+def _make_hide_and_seek(config: EnvConfig, num_envs: int) -> EnvBlock:
+    try:
+        from srl_ray.envs.hide_and_seek.block import make_block as make_hide_and_seek
+    except ImportError as error:
+        raise ConfigError(
+            f"env.id='hide_and_seek' needs a package that is not installed ({error}). Install it with "
+            "`pip install 'mujoco>=3.17,!=4.0.0'`."
+        ) from error
+    block: EnvBlock = make_hide_and_seek(num_envs, **config.kwargs)
+    return block
+
+
+def _make_gym_block(
+    config: EnvConfig,
+    num_envs: int,
+    make_env: Callable[[], gymnasium.Env[Any, Any]],
+    env_id: str,
+    first_env: gymnasium.Env[Any, Any] | None = None,
+) -> EnvBlock:
+    return GymBlock(
+        make_env,
+        num_envs,
+        env_id=env_id,
+        step_timeout_s=config.step_timeout_s,
+        on_error=config.on_error,
+        on_nonfinite=config.on_nonfinite,
+        max_faults=config.max_faults,
+        first_env=_build_first(make_env, env_id) if first_env is None else first_env,
+    )
+
+
+def _make_vector_block(config: EnvConfig, make_env: Callable[[], Any], env_id: str, first_env: Any) -> EnvBlock:
+    from srl_ray.envs.vector_block import VectorBlock
+
+    return VectorBlock(
+        make_env,
+        env_id=env_id,
+        autoreset=config.autoreset,
+        step_timeout_s=config.step_timeout_s,
+        on_error=config.on_error,
+        on_nonfinite=config.on_nonfinite,
+        max_faults=config.max_faults,
+        first_env=first_env,
+    )
+
+
+def _make_native(config: EnvConfig, num_envs: int) -> EnvBlock:
+    env_id = _import_prefix(config.id)
+    spec = _find_spec(env_id)
+    if spec.vector_entry_point is None:
+        raise ConfigError(
+            f"env.vectorization=native: {config.id!r} has no vector entry point of its own. Use env.vectorization=sync."
+        )
+
+    def make_env() -> Any:
+        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **config.kwargs)
+
+    return _make_vector_block(config, make_env, config.id, _build_first(make_env, config.id))
+
+
+def _make_from_factory(config: EnvConfig, num_envs: int) -> EnvBlock:
+    name = env_name(config)
+    first = _call_factory(config, num_envs)
+    if _is_block(first):
+        block: EnvBlock = first
+        found = block.spec.num_envs
+    elif isinstance(first, VectorEnv):
+        block = _make_vector_block(config, lambda: _call_factory(config, num_envs), name, first)
+        found = first.num_envs
+    elif isinstance(first, gymnasium.Env) or hasattr(first, "observation_space"):
+        return _make_gym_block(config, num_envs, lambda: _call_factory(config, num_envs), name, first)
+    else:
+        raise ConfigError(
+            f"env.factory={name!r} returned {type(first).__name__}; expected a gymnasium environment, a gymnasium "
+            "vector environment or an EnvBlock (spec, reset, step, close)."
+        )
+    if found != num_envs:
+        block.close()
+        raise ConfigError(
+            f"env.factory={name!r} returned {found} environments where {num_envs} were asked for (env.envs_per_block). "
+            "Give the factory a parameter `num_envs`, or set env.envs_per_block to its number."
+        )
+    return block
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _call_factory(config: EnvConfig, num_envs: int) -> Any:
+    factory = load_object(config.factory, "env.factory") if isinstance(config.factory, str) else config.factory
+    if not callable(factory):
+        raise ConfigError(f"env.factory={config.factory!r} is a {type(factory).__name__}; expected something callable.")
+    kwargs = dict(config.kwargs)
+    if _takes_num_envs(factory):
+        kwargs.setdefault("num_envs", num_envs)
+    return _build_first(lambda: factory(**kwargs), env_name(config))
+
+
+def _takes_num_envs(factory: Any) -> bool:
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_block(made: Any) -> bool:
+    return isinstance(made, EnvBlock) and not isinstance(made, gymnasium.Env | VectorEnv)
+
+
+def _build_first(make_env: Callable[[], Any], name: str) -> Any:
+    """Build once and say in words what went wrong."""
+    try:
+        return make_env()
+    except (ConfigError, EnvironmentFault):
+        raise
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        hint = _install_hint(name)
+        raise ConfigError(f"environment {name!r} needs a package that is not installed: {error}{hint}") from error
+    except Exception as error:
+        raise EnvironmentFault(
+            name,
+            f"building it failed: {type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error)),
+        ) from error
+
+
+def _gymnasium_maker(config: EnvConfig) -> Callable[[], gymnasium.Env[Any, Any]]:
+    env_id = _import_prefix(config.id)
+    _find_spec(env_id)
+    # The checker of gymnasium would repeat at run time what `check_contract` says in clearer words before the run.
+    kwargs = {"disable_env_checker": True, **config.kwargs}
+    return lambda: gymnasium.make(env_id, **kwargs)
+
+
+def _import_prefix(env_id: str) -> str:
+    """Import the module of "module:Id-v0" and the packages that register well-known names; returns the bare id."""
+    module_name, colon, bare = env_id.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module_name)
+        except ImportError as error:
+            raise ConfigError(f"env.id={env_id!r}: cannot import {module_name!r} ({error}).") from error
+    known = _known_package(bare)
+    if known is not None and bare not in gymnasium.registry:
+        try:
+            module = importlib.import_module(known.module)
+        except ImportError as error:
+            raise ConfigError(
+                f"env.id={env_id!r} needs the package {known.package!r}, which is not installed ({error}). "
+                f"Install it with `pip install {known.install}`."
+            ) from error
+        if not hasattr(module, "gymnasium"):
+            gymnasium.register_envs(module)
+    return bare
+
+
+def _find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
+    try:
+        return gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        names = list(gymnasium.registry)
+        lower = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(env_id.lower(), list(lower), n=4, cutoff=0.5)
+        nearest = f" Nearest registered ids: {', '.join(lower[name] for name in near)}." if near else ""
+        raise ConfigError(
+            f"env.id={env_id!r} is not a registered gymnasium id ({_first_line(error)}).{nearest} An id that a module "
+            f"of yours registers is written my_module:{env_id}; an environment without an id is named by "
+            "env.factory=my_module:make_env."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Known:
+    prefix: str
+    module: str
+    package: str
+    install: str
+
+
+_KNOWN = (
+    _Known("ALE/", "ale_py", "ale-py", '"gymnasium[atari]"'),
+    _Known("dm_control/", "shimmy", "shimmy", '"shimmy[dm-control]"'),
+    _Known("MiniGrid-", "minigrid", "minigrid", "minigrid"),
+    _Known("BabyAI-", "minigrid", "minigrid", "minigrid"),
+    _Known("highway-", "highway_env", "highway-env", "highway-env"),
+    _Known("procgen", "procgen", "procgen", "procgen"),
+)
+
+_EXTRAS = (
+    (("box2d", "lunarlander", "bipedalwalker", "carracing"), "box2d"),
+    (
+        ("mujoco", "ant-", "cheetah", "hopper", "humanoid", "walker", "reacher", "pusher", "swimmer", "inverted"),
+        "mujoco",
+    ),
+    (("pygame", "cartpole", "pendulum", "acrobot", "mountaincar"), "classic-control"),
+    (("frozenlake", "taxi", "blackjack", "cliffwalking"), "toy-text"),
+    (("jax", "flax", "phys2d", "tabular"), "jax"),
+    (("ale", "atari"), "atari"),
+)
+
+
+def _known_package(env_id: str) -> _Known | None:
+    return next((known for known in _KNOWN if env_id.startswith(known.prefix)), None)
+
+
+def _install_hint(name: str) -> str:
+    known = _known_package(name.rpartition(":")[2])
+    if known is not None:
+        return f" Install it with `pip install {known.install}`."
+    for words, extra in _EXTRAS:
+        if any(word in name.lower() for word in words):
+            return f' Install it with `pip install "gymnasium[{extra}]"`.'
+    return ""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
