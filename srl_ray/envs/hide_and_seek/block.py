@@ -1,0 +1,309 @@
+"""Hide-and-seek as an environment block: many simulations stepped together, every rule vectorised over all of them."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from srl_ray.core.types import AgentGroup, Arrays, BlockSpec, DiscreteActions, EpisodeRecord
+from srl_ray.envs.block import BlockStep
+from srl_ray.envs.hide_and_seek.config import (
+    AGENT_RADIUS,
+    FLOOR_SIZE,
+    MOVEMENT_LEVELS,
+    MOVEMENT_LIMIT,
+    RAMP_SIZE,
+    REACH,
+    VIEW_HALF_ANGLE,
+    HideAndSeekConfig,
+)
+from srl_ray.envs.hide_and_seek.episode import Episodes
+from srl_ray.envs.hide_and_seek.grab_lock import Grabbing, Locking, surface_distance
+from srl_ray.envs.hide_and_seek.layout import draw_layout
+from srl_ray.envs.hide_and_seek.model import agent_names
+from srl_ray.envs.hide_and_seek.observation import Observation, observation_specs
+from srl_ray.envs.hide_and_seek.physics import Physics
+from srl_ray.envs.hide_and_seek.rays import RayCaster
+from srl_ray.envs.hide_and_seek.reward import Reward
+from srl_ray.envs.hide_and_seek.snapshot import NOBODY, Snapshot
+from srl_ray.envs.hide_and_seek.statistics import Statistics
+from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
+
+NO_FORCE = MOVEMENT_LEVELS // 2
+PULL, LOCK = 3, 4
+NO_ACTION = np.array([NO_FORCE, NO_FORCE, NO_FORCE, 0, 0])
+FORCE_LEVELS = (np.arange(MOVEMENT_LEVELS) - NO_FORCE) * (MOVEMENT_LIMIT / NO_FORCE)
+
+
+class HideAndSeekBlock:
+    """`num_envs` environments of hide-and-seek. Implements `EnvBlock`.
+
+    Actions are (x force, y force, yaw torque, pull, lock): three of 11 levels (5 is none) and two bits. Agents of both
+    teams share one group; those that an episode's team sizes leave out have no observation and get no reward. Episodes
+    end by the time limit only, and restart in the same step.
+
+    Attributes:
+        spec: Agents and spaces.
+        stage_seconds: Seconds spent since construction, by stage of `step`: "physics", "rays", "rules" (grabbing,
+            locking, rewards, statistics, observations) and "reset" (new worlds, their rays and observations included).
+    """
+
+    def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
+        self.config = config
+        names = agent_names(config)
+        teams = ("hiders",) * config.max_hiders + ("seekers",) * config.max_seekers
+        action = DiscreteActions((MOVEMENT_LEVELS, MOVEMENT_LEVELS, MOVEMENT_LEVELS, 2, 2))
+        group = AgentGroup("agents", names, observation_specs(config), action, teams)
+        self.spec = BlockSpec("hide_and_seek", num_envs, group, frame_skip=config.integration.substeps)
+        self.stage_seconds = {"physics": 0.0, "rays": 0.0, "rules": 0.0, "reset": 0.0}
+        self.physics = Physics(num_envs, config)
+        self.episodes = Episodes(num_envs, config)
+        self.rays = RayCaster(num_envs, config)
+        self.grabbing = Grabbing(num_envs, config)
+        self.locking = Locking(num_envs, config)
+        self.observation = Observation(num_envs, config)
+        self.reward = Reward(num_envs, config)
+        self.statistics = Statistics(num_envs, config)
+        self.returns = np.zeros((num_envs, config.max_agents))
+        self._agents = config.max_agents
+        self._rngs: list[np.random.Generator] = []
+
+    def reset(self, seed: int) -> BlockStep:
+        """Start every environment afresh; environment e draws from a stream of its own derived from (seed, e)."""
+        num_envs = self.spec.num_envs
+        self._rngs = [np.random.default_rng((seed, env)) for env in range(num_envs)]
+        everyone = np.arange(num_envs)
+        self._begin_episodes(everyone)
+        self.rays.cast(self.physics.pose)
+        self._observe()
+        nothing = np.zeros((num_envs, self._agents), bool)
+        return self._answer(
+            on_reset=self.episodes.present.copy(), reward=nothing.astype(np.float32), truncated=nothing, episodes=[]
+        )
+
+    def step(self, actions: np.ndarray) -> BlockStep:
+        """Advance every environment by one step.
+
+        Args:
+            actions: int64 [E, A, 5]; rows of absent agents are ignored.
+        """
+        assert self._rngs, "reset comes before step"
+        clock = perf_counter()
+        self._act(actions)
+        clock = self._count("rules", clock)
+        failed = self.physics.step()
+        clock = self._count("physics", clock)
+        records: list[EpisodeRecord] = []
+        was_present = self.episodes.present.copy()
+        on_reset = np.zeros_like(was_present)
+        self.episodes.step += 1
+        if failed.any():
+            records += self._discard(np.nonzero(failed)[0])
+            on_reset[failed] = self.episodes.present[failed]
+            clock = self._count("reset", clock)
+        self.rays.cast(self.physics.pose)
+        clock = self._count("rays", clock)
+        reward = self._score(failed)
+        self._observe()
+        ended = (self.episodes.step >= self.config.steps) & ~failed
+        clock = self._count("rules", clock)
+        final_lanes, final_obs = np.zeros(0, np.int64), None
+        if ended.any():
+            ids = np.nonzero(ended)[0]
+            final_lanes = np.flatnonzero(was_present & ended[:, None])
+            final_obs = self._rows(final_lanes)
+            records += [self._record(int(env)) for env in ids]
+            self._begin_episodes(ids)
+            self.rays.cast(self.physics.pose, ids)
+            self._observe()
+            on_reset[ended] = self.episodes.present[ended]
+            self._count("reset", clock)
+        truncated = was_present & (failed | ended)[:, None]
+        return self._answer(
+            on_reset=on_reset,
+            reward=reward,
+            truncated=truncated,
+            episodes=records,
+            final_lanes=final_lanes,
+            final_obs=final_obs,
+        )
+
+    def close(self) -> None:
+        """Nothing to release: memory goes with the object."""
+
+    def snapshot(self, env_index: int) -> Snapshot:
+        """Copies of what a drawing of one environment needs. Cheap, but not free: call it for drawn environments only."""
+        episodes, agents, boxes = self.episodes, self._agents, self.episodes.num_boxes
+        layout = episodes.layouts[env_index]
+        assert layout is not None, "reset comes before snapshot"
+        present, exists = episodes.present[env_index], episodes.exists[env_index]
+        objects = np.nonzero(exists)[0]
+        box, ramp = objects[objects < boxes], objects[objects >= boxes]
+        pose = self.physics.pose[env_index]
+        object_pose = pose[agents:]
+        owner = self.locking.owner[env_index]
+        owner_team = np.where(owner >= 0, episodes.team[owner], NOBODY)
+        locked = self.locking.locked[env_index]
+        row_of_object = np.full(len(exists) + 1, -1)  # index -1 (nothing held) reads the last entry
+        row_of_object[objects] = np.arange(len(objects))
+        step = int(episodes.step[env_index])
+        return Snapshot(
+            scenario=self.config.scenario,
+            floor_size=FLOOR_SIZE,
+            legal_area=self.config.rules.legal_area,
+            walls=np.array([wall_rectangle(wall) for wall in layout.walls]).reshape(-1, 4),
+            wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
+            box_centres=object_pose[box, :3].copy(),
+            box_yaws=object_pose[box, 3].copy(),
+            box_sizes=layout.box_sizes.copy(),
+            box_locked=locked[box].copy(),
+            box_owner_teams=owner_team[box],
+            ramp_centres=object_pose[ramp, :3].copy(),
+            ramp_yaws=object_pose[ramp, 3].copy(),
+            ramp_locked=locked[ramp].copy(),
+            ramp_owner_teams=owner_team[ramp],
+            ramp_size=RAMP_SIZE,
+            agent_names=self.spec.group.agent_ids,
+            agent_present=present.copy(),
+            agent_teams=episodes.team.copy(),
+            agent_positions=pose[:agents, :3] * present[:, None],
+            agent_yaws=pose[:agents, 3] * present,
+            agent_grabs=row_of_object[self.grabbing.held[env_index]],
+            agent_radius=AGENT_RADIUS,
+            view_half_angle=VIEW_HALF_ANGLE,
+            lidar=self.rays.lidar[env_index] * present[:, None],
+            sees_agents=self.rays.sees[env_index, :, :agents].copy(),
+            sees_objects=self.rays.sees[env_index][:, agents + objects],
+            phase="preparation" if step < self.config.prep_steps else "main",
+            step=step,
+            preparation_steps=self.config.prep_steps,
+            horizon=self.config.steps,
+            hiders_reward=float(self.returns[env_index, 0]),
+        )
+
+    # --- the stages of a step -----------------------------------------------------------------------------------------
+
+    def _act(self, actions: np.ndarray) -> None:
+        """Forces, grabs and locks for the coming step."""
+        episodes = self.episodes
+        is_frozen = ~episodes.is_hider & (episodes.step < self.config.prep_steps)[:, None]
+        actions = np.where((is_frozen | ~episodes.present)[..., None], NO_ACTION, actions)
+        self.physics.control[...] = FORCE_LEVELS[actions[..., :PULL]]
+        distance = surface_distance(self.physics.pose, episodes.half_sizes, self._agents)
+        reachable = (distance <= REACH) & self.rays.sees[:, :, self._agents :]
+        self.grabbing.update(self.physics, actions[..., PULL] == 1, distance, reachable)
+        self.locking.update(self.physics, episodes, actions[..., LOCK] == 1, reachable)
+
+    def _score(self, failed: np.ndarray) -> np.ndarray:
+        reward = self.reward.update(self.episodes, self.physics.pose, self.rays.sees)
+        reward[failed] = 0.0
+        self.returns += reward
+        self.statistics.update(
+            self.episodes,
+            self.physics.pose,
+            held=self.grabbing.held,
+            locked=self.locking.locked,
+            is_seen=self.reward.is_seen,
+            is_agent_out=self.reward.is_agent_out,
+        )
+        return reward
+
+    def _observe(self) -> None:
+        self.observation.write(
+            self.episodes,
+            self.physics.pose,
+            self.physics.velocity,
+            locked=self.locking.locked,
+            owner=self.locking.owner,
+            sees=self.rays.sees,
+            lidar=self.rays.lidar,
+        )
+
+    # --- episodes -----------------------------------------------------------------------------------------------------
+
+    def _begin_episodes(self, ids: np.ndarray) -> None:
+        """New worlds for the environments `ids`; rays and observations are still those of the old ones."""
+        layouts, slots = [], []
+        for env in ids:
+            rng = self._rngs[env]
+            layout = draw_layout(rng, self.config)
+            self.episodes.begin(int(env), layout, int(rng.integers(2**63)))
+            present = self.episodes.present[env]
+            self.rays.set_world(
+                int(env),
+                walls=np.array([wall_rectangle(wall) for wall in layout.walls]).reshape(-1, 4),
+                wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
+                box_sizes=layout.box_sizes,
+                exists=np.concatenate([present, self.episodes.exists[env]]),
+            )
+            layouts.append(layout)
+            slots.append(np.nonzero(present)[0])
+        self.physics.reset(ids, layouts, slots)
+        self.grabbing.reset(ids)
+        self.locking.reset(ids)
+        self.statistics.reset(ids, self.physics.pose)
+        self.returns[ids] = 0.0
+
+    def _discard(self, ids: np.ndarray) -> list[EpisodeRecord]:
+        """End the episodes of failed simulations, whose states must not be looked at, and begin new ones."""
+        records = []
+        for env in ids:
+            returns = self._returns(int(env))
+            length = int(self.episodes.step[env])
+            records.append(EpisodeRecord(int(env), length, returns, dict.fromkeys(returns, length), discarded=True))
+        self._begin_episodes(ids)
+        return records
+
+    def _record(self, env: int) -> EpisodeRecord:
+        returns = self._returns(env)
+        length = int(self.episodes.step[env])
+        summary = self.statistics.summary(
+            env, self.episodes, self.physics.pose, self.locking.locked, self.returns[env]
+        )
+        return EpisodeRecord(env, length, returns, dict.fromkeys(returns, length), summary)
+
+    def _returns(self, env: int) -> dict[str, float]:
+        slots = np.nonzero(self.episodes.present[env])[0]
+        return {self.spec.group.agent_ids[slot]: float(self.returns[env, slot]) for slot in slots}
+
+    # --- the answer ---------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        *,
+        on_reset: np.ndarray,
+        reward: np.ndarray,
+        truncated: np.ndarray,
+        episodes: list[EpisodeRecord],
+        final_lanes: np.ndarray | None = None,
+        final_obs: Arrays | None = None,
+    ) -> BlockStep:
+        lanes = np.zeros(0, np.int64) if final_lanes is None else final_lanes
+        return BlockStep(
+            obs=self.observation.fields,
+            present=self.episodes.present,
+            on_reset=on_reset,
+            reward=reward,
+            terminated=np.zeros_like(truncated),
+            truncated=truncated,
+            final_lanes=lanes,
+            final_obs=self._rows(lanes) if final_obs is None else final_obs,
+            episodes=episodes,
+        )
+
+    def _rows(self, lanes: np.ndarray) -> Arrays:
+        """Copies of the observations of some lanes."""
+        fields = self.observation.fields
+        return {name: field.reshape(-1, *field.shape[2:])[lanes] for name, field in fields.items()}
+
+    def _count(self, stage: str, since: float) -> float:
+        now = perf_counter()
+        self.stage_seconds[stage] += now - since
+        return now
+
+
+def make_block(num_envs: int, **kwargs: Any) -> HideAndSeekBlock:
+    """A block whose config is built from keyword arguments, e.g. `make_block(64, scenario="quadrant")`."""
+    return HideAndSeekBlock(num_envs, HideAndSeekConfig(**kwargs))

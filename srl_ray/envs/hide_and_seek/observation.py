@@ -1,0 +1,104 @@
+"""What each agent observes, as named fields of equal shape in both scenarios (see the package docstring)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from srl_ray.core.types import Arrays, FieldSpec
+from srl_ray.envs.hide_and_seek.config import BOX_ROWS, OBJECT_DIM, RAMP_ROWS, SELF_DIM, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.episode import Episodes
+
+POSE_DIM = 12
+"""Leading object columns that do not depend on who looks: x, y, z, cos, sin, 4 velocities, 3 sizes."""
+
+
+def observation_specs(config: HideAndSeekConfig) -> dict[str, FieldSpec]:
+    others = config.max_agents - 1
+    number, flag = np.dtype(np.float32), np.dtype(bool)
+    return {
+        "self": FieldSpec((SELF_DIM,), number),
+        "others": FieldSpec((others, SELF_DIM), number),
+        "boxes": FieldSpec((BOX_ROWS, OBJECT_DIM), number),
+        "ramps": FieldSpec((RAMP_ROWS, OBJECT_DIM), number),
+        "lidar": FieldSpec((config.lidar_rays,), number),
+        "mask_others": FieldSpec((others,), flag),
+        "mask_boxes": FieldSpec((BOX_ROWS,), flag),
+        "mask_ramps": FieldSpec((RAMP_ROWS,), flag),
+        "exists_others": FieldSpec((others,), flag),
+        "exists_boxes": FieldSpec((BOX_ROWS,), flag),
+        "exists_ramps": FieldSpec((RAMP_ROWS,), flag),
+    }
+
+
+class Observation:
+    """Writes observations into arrays of its own.
+
+    Attributes:
+        fields: Field → [E, A, ...]; rows of absent agents are meaningless.
+    """
+
+    def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
+        self._agents, self._boxes, self._ramps = config.max_agents, config.box_range[1], config.ramps
+        self._prep_steps = config.prep_steps
+        self.fields: Arrays = {
+            name: spec.zeros(num_envs, self._agents) for name, spec in observation_specs(config).items()
+        }
+        slots = np.arange(self._agents)
+        self._others = (slots[:, None] - 1 - np.arange(self._agents - 1)) % self._agents  # [A, A - 1]: i-1, i-2, ...
+
+    def write(
+        self,
+        episodes: Episodes,
+        pose: np.ndarray,
+        velocity: np.ndarray,
+        *,
+        locked: np.ndarray,
+        owner: np.ndarray,
+        sees: np.ndarray,
+        lidar: np.ndarray,
+    ) -> None:
+        """Refresh `fields`; shapes as in `Physics`, `Locking` and `RayCaster`."""
+        agents = self._agents
+        own = self._agent_features(episodes, pose[:, :agents], velocity[:, :agents])
+        slots = np.arange(agents)[:, None]
+        self.fields["self"][...] = own
+        self.fields["others"][...] = own[:, self._others]
+        self.fields["mask_others"][...] = sees[:, slots, self._others]
+        self.fields["exists_others"][...] = episodes.present[:, self._others]
+        self.fields["lidar"][...] = lidar
+        common = self._object_features(episodes, pose[:, agents:], velocity[:, agents:])
+        flags = self._lock_flags(episodes, locked, owner)
+        for name, rows in (("boxes", slice(0, self._boxes)), ("ramps", slice(self._boxes, self._boxes + self._ramps))):
+            count = rows.stop - rows.start
+            self.fields[name][:, :, :count, :POSE_DIM] = common[:, None, rows]
+            self.fields[name][:, :, :count, POSE_DIM:] = flags[:, :, rows]
+            self.fields[f"mask_{name}"][:, :, :count] = sees[:, :, agents + rows.start : agents + rows.stop]
+            self.fields[f"exists_{name}"][:, :, :count] = episodes.exists[:, None, rows]
+
+    def _agent_features(self, episodes: Episodes, pose: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        features = np.empty((*pose.shape[:2], SELF_DIM), np.float32)
+        features[..., :3] = pose[..., :3]
+        features[..., 3] = np.remainder(pose[..., 3] + np.pi, 2 * np.pi) - np.pi
+        features[..., 4:8] = velocity
+        features[..., 8] = episodes.is_hider
+        features[..., 9] = np.minimum(1.0, episodes.step / (self._prep_steps + 1e-5))[:, None]
+        features *= episodes.present[..., None]
+        return features
+
+    def _object_features(self, episodes: Episodes, pose: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        features = np.zeros((*pose.shape[:2], POSE_DIM), np.float32)
+        features[..., :3] = pose[..., :3]
+        features[..., 3] = np.cos(pose[..., 3])
+        features[..., 4] = np.sin(pose[..., 3])
+        features[..., 5:9] = velocity
+        features[:, : self._boxes, 9:12] = 2 * episodes.half_sizes[:, : self._boxes]
+        features *= episodes.exists[..., None]
+        return features
+
+    def _lock_flags(self, episodes: Episodes, locked: np.ndarray, owner: np.ndarray) -> np.ndarray:
+        """[E, A, O, 3]: locked by me, by my team, by anyone."""
+        flags = np.empty((*episodes.present.shape, locked.shape[1], 3), bool)
+        flags[..., 0] = locked[:, None] & (owner[:, None] == np.arange(self._agents)[:, None])
+        flags[..., 1] = locked[:, None] & (episodes.team[owner][:, None] == episodes.team[:, None])
+        flags[..., 2] = locked[:, None]
+        return flags

@@ -1,0 +1,145 @@
+"""The block's simulations: one `mujoco.batch.Batch` of the padded model with its per-simulation fields."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch, SimulationError
+
+from srl_ray.envs.hide_and_seek.config import AGENT_RADIUS, CUBE_SIZE, MAX_WALLS, RAMP_SIZE, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.layout import Layout
+from srl_ray.envs.hide_and_seek.model import make_model
+from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
+
+PARKED_GROUP = 3
+"""Geom group of what an episode does not use; rays leave it out."""
+NEVER, ALLOWED = int(mujoco.mjtSleepPolicy.mjSLEEP_AUTO_NEVER), int(mujoco.mjtSleepPolicy.mjSLEEP_ALLOWED)
+
+
+class Physics:
+    """Steps all simulations and gives live views of their state. One thread owns it.
+
+    Letters: E simulations, A agent slots, O object slots (boxes, then ramps), N = A + O bodies.
+
+    Attributes:
+        pose: float64 [E, N, 4], live; x, y, z of the centre and the yaw (not wrapped).
+        velocity: float64 [E, N, 4], live; the time derivatives of `pose`.
+        control: float64 [E, A, 3], live; x force, y force and yaw torque, -0.9 to 0.9 of the motors' 100 N (N m).
+        weld_active: float64 [E, A], live; 1 while the agent's weld holds.
+        weld_object: int32 [E, A], live; body that the agent's weld ties.
+        weld_data: float64 [E, A, 11], live; MuJoCo's parameters of the welds.
+        joint_limited: [E, N, 4], live; whether the joint is held at `joint_range`.
+        joint_range: float64 [E, N, 4, 2], live.
+    """
+
+    def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
+        self.model = make_model(config)
+        self.batch = Batch(self.model, num_envs, nthread=config.threads, persistent=True)
+        self.substeps = config.integration.substeps
+        self.num_agents = config.max_agents
+        self.num_boxes = config.box_range[1]
+        self.num_ramps = config.ramps
+        self.num_bodies = self.num_agents + self.num_boxes + self.num_ramps
+        bodies = (num_envs, self.num_bodies, 4)
+        self.pose = self.batch.bind("qpos").reshape(bodies)
+        self.velocity = self.batch.bind("qvel").reshape(bodies)
+        self.control = self.batch.bind("ctrl").reshape(num_envs, self.num_agents, 3)
+        self.weld_active = self.batch.bind("eq_active")
+        self.weld_object = self.batch.expand("eq_obj2id")
+        self.weld_data = self.batch.expand("eq_data")
+        self.joint_limited = self.batch.expand("jnt_limited").reshape(bodies)
+        self.joint_range = self.batch.expand("jnt_range").reshape(*bodies, 2)
+        self._geom_pos = self.batch.expand("geom_pos")
+        self._geom_size = self.batch.expand("geom_size")
+        self._geom_rbound = self.batch.expand("geom_rbound")
+        self._geom_aabb = self.batch.expand("geom_aabb").reshape(num_envs, self.model.ngeom, 6)
+        self._geom_group = self.batch.expand("geom_group")
+        self._body_inertia = self.batch.expand("body_inertia")
+        self._sleep_policy = self.batch.expand("tree_sleep_policy")
+        self._geom_body = self.model.geom_bodyid
+        self._box_geoms = [int(self.model.body(f"box_{i}").geomadr[0]) for i in range(self.num_boxes)]
+        self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(MAX_WALLS)]
+        self._warnings_before = self.batch.warning[:, :, 1].sum(axis=1)
+
+    def step(self) -> np.ndarray:
+        """Advance every simulation by one environment step.
+
+        Returns:
+            bool [E]; simulations that failed: MuJoCo warned (among others of non-finite numbers, after which it has
+            reset them by itself), raised, or left a non-finite state. Their state is to be thrown away.
+        """
+        failed = np.zeros(len(self.pose), bool)
+        try:
+            self.batch.step(nstep=self.substeps)
+        except SimulationError as error:
+            failed[error.ids] = True
+        failed |= self.batch.warning[:, :, 1].sum(axis=1) != self._warnings_before
+        failed |= ~(np.isfinite(self.pose).all(axis=(1, 2)) & np.isfinite(self.velocity).all(axis=(1, 2)))
+        return failed
+
+    def reset(self, ids: np.ndarray, layouts: list[Layout], slots: list[np.ndarray]) -> None:
+        """Put simulations into the worlds of new episodes.
+
+        Args:
+            ids: [n] simulations.
+            layouts: Their worlds.
+            slots: Per simulation the agent slots of the present agents, hiders first.
+        """
+        poses = np.empty((len(ids), self.num_bodies, 4))
+        for row, (sim, layout, present) in enumerate(zip(ids, layouts, slots, strict=True)):
+            poses[row] = self._write_world(int(sim), layout, present)
+        self.joint_limited[ids] = 0
+        self.weld_object[ids] = 1 + self.num_agents
+        self.batch.set_const(ids)
+        self.batch.reset(ids, stage=int(mujoco.mjtStage.mjSTAGE_NONE))
+        self.pose[ids] = poses
+        self.batch.forward(ids, stage=int(mujoco.mjtStage.mjSTAGE_POS))
+        self._warnings_before[ids] = self.batch.warning[ids, :, 1].sum(axis=1)
+
+    def _write_world(self, sim: int, layout: Layout, present: np.ndarray) -> np.ndarray:
+        agents, boxes = self.num_agents, self.num_boxes
+        for index, geom in enumerate(self._wall_geoms):
+            if index < len(layout.walls):
+                wall = layout.walls[index]
+                x_min, y_min, x_max, y_max = wall_rectangle(wall)
+                height = wall_height(wall)
+                centre = ((x_min + x_max) / 2, (y_min + y_max) / 2, height / 2)
+                self._set_box(sim, geom, ((x_max - x_min) / 2, (y_max - y_min) / 2, height / 2))
+                self._geom_pos[sim, geom] = centre
+            else:
+                self._set_box(sim, geom, (0.01, 0.01, 0.01))
+                self._geom_pos[sim, geom] = (0.0, 0.0, -10.0)
+        for index, geom in enumerate(self._box_geoms):
+            x, y, z = layout.box_sizes[index] if index < len(layout.box_sizes) else CUBE_SIZE
+            self._set_box(sim, geom, (x / 2, y / 2, z / 2))
+            self._body_inertia[sim, 1 + agents + index] = np.array((y * y + z * z, x * x + z * z, x * x + y * y)) / 12
+        pose = self._parked()
+        pose[present, :2] = np.concatenate([layout.hiders, layout.seekers])
+        pose[agents : agents + len(layout.boxes), :2] = layout.boxes
+        pose[agents + boxes : agents + boxes + len(layout.ramps), :2] = layout.ramps
+        is_used = np.zeros(1 + self.num_bodies, bool)
+        is_used[0] = True
+        is_used[1 + present] = True
+        is_used[1 + agents : 1 + agents + len(layout.boxes)] = True
+        is_used[1 + agents + boxes : 1 + agents + boxes + len(layout.ramps)] = True
+        self._geom_group[sim] = np.where(is_used[self._geom_body], 0, PARKED_GROUP)
+        for index in range(len(layout.walls), MAX_WALLS):
+            self._geom_group[sim, self._wall_geoms[index]] = PARKED_GROUP
+        self._sleep_policy[sim, :agents] = np.where(is_used[1 : 1 + agents], NEVER, ALLOWED)
+        return pose
+
+    def _set_box(self, sim: int, geom: int, half: tuple[float, float, float]) -> None:
+        self._geom_size[sim, geom] = half
+        self._geom_rbound[sim, geom] = np.linalg.norm(half)
+        self._geom_aabb[sim, geom] = (0.0, 0.0, 0.0, *half)
+
+    def _parked(self) -> np.ndarray:
+        """[N, 4] resting places for everything, all far from the floor and from each other."""
+        agents, boxes = self.num_agents, self.num_boxes
+        pose = np.zeros((self.num_bodies, 4))
+        pose[:, 0] = 60.0 + 4.0 * np.arange(self.num_bodies)
+        pose[:, 1] = 60.0
+        pose[:agents, 2] = AGENT_RADIUS
+        pose[agents : agents + boxes, 2] = CUBE_SIZE[2] / 2
+        pose[agents + boxes :, 2] = RAMP_SIZE / 2
+        return pose
