@@ -6,11 +6,11 @@ Hydra appears here and where `srl_ray.train` starts a sweep, nowhere else.
 from __future__ import annotations
 
 import contextlib
-import copy
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from srl_ray.algorithms.config import AlgorithmConfig
 from srl_ray.config import KINDS, ExperimentConfig, configuration_error
 from srl_ray.core.errors import ConfigError
 from srl_ray.models.config import PolicyConfig
+
+_SECTIONS = tuple(item.name for item in fields(ExperimentConfig) if item.name != "name")
 
 GROUPS = ("experiment", "policy", "algorithm", "placement", "layout")
 """Directories of `conf/`; `group=choice` picks a file."""
@@ -122,6 +124,8 @@ def overlay(tree: DictConfig, mapping: Mapping[str, Any]) -> DictConfig:
         try:
             if section in KINDS and rest == "kind":
                 _replace_kind(tree, section, value)
+            elif key in _SECTIONS:
+                problems.append(f"{key} is a section, not a value; set one of its keys: {', '.join(_keys(tree[key]))}.")
             elif _FREE_KEYS.fullmatch(key) or OmegaConf.select(tree, key, default=_ABSENT) is not _ABSENT:
                 with flag_override(tree, "allow_objects", True):
                     OmegaConf.update(tree, key, value, force_add=bool(_FREE_KEYS.fullmatch(key)), merge=False)
@@ -177,9 +181,9 @@ def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
         else:
             options.append([])
     first = [values[:1] for values in options]
-    points = [sum(first, [])]
+    points = [list(chain(*first))]
     for index, values in enumerate(options):
-        points += [sum([*first[:index], [value], *first[index + 1 :]], []) for value in values[1:]]
+        points += [list(chain(*first[:index], [value], *first[index + 1 :])) for value in values[1:]]
     return points
 
 
@@ -189,20 +193,38 @@ def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
 @contextlib.contextmanager
 def _hydra(directory: Path) -> Iterator[None]:
     """Hydra initialised on `directory` for the length of the block; whatever the process had before is put back."""
-    global_hydra, store = GlobalHydra.instance(), ConfigStore.instance()
-    saved, saved_repo = global_hydra.hydra, copy.deepcopy(store.repo)
+    global_hydra, repo = GlobalHydra.instance(), ConfigStore.instance().repo
+    saved, had_schemas = global_hydra.hydra, "experiment_schema.yaml" in repo
     global_hydra.hydra = None
     try:
         register_schemas()
         with initialize_config_dir(config_dir=str(directory), version_base="1.3", job_name="srl_ray"):
             yield
     finally:
-        global_hydra.hydra, store.repo = saved, saved_repo
+        GlobalHydra.instance().hydra = saved  # leaving `initialize_config_dir` made a new instance
+        if not had_schemas:  # Hydra's plugins keep their own entries in the same store
+            repo.pop("experiment_schema.yaml", None)
+            for group, kinds in KINDS.items():
+                for kind in kinds:
+                    repo[group].pop(f"{kind}_schema.yaml", None)
 
 
 # --- explaining ------------------------------------------------------------------------------------------------------
 
 _ABSENT = object()
+_ELSEWHERE = {
+    "lr": "algorithm.learning_rate",
+    "gamma": "algorithm.discount",
+    "lam": "algorithm.gae_lambda",
+    "ent_coef": "algorithm.entropy_cost",
+    "vf_coef": "algorithm.value_cost",
+    "clip_range": "algorithm.clip_eps",
+    "env_id": "env.id",
+    "num_envs": "env.envs_per_block",
+    "num_workers": "actors.count",
+    "total_timesteps": "stop.env_steps",
+}
+"""Other libraries' words for our keys."""
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -274,33 +296,43 @@ def _section_types() -> list[Any]:
 
 
 def _unknown_key(key: str, tree: DictConfig) -> str:
-    keys = list(_keys(tree))
-    same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    found = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    guess = (found if found and not same_leaf else same_leaf[:1] or found)[:1]
-    if not guess:
-        parent, _, leaf = key.rpartition(".")
-        inside = [known for known in keys if known.rpartition(".")[0] == parent]
-        leaf_match = difflib.get_close_matches(leaf, [known.rpartition(".")[2] for known in inside], n=1, cutoff=0.4)
-        guess = [f"{parent}.{leaf_match[0]}" if parent else leaf_match[0]] if leaf_match else []
-    hint = f" Did you mean {guess[0]}?" if guess else " docs/configuration.md lists all keys."
-    return f"unknown key {key}.{hint}"
+    """Say so, with the nearest key, or with what the section has."""
+    keys = [*_keys(tree), *GROUPS]
+    parent, _, leaf = key.rpartition(".")
+    leaves = {known.rpartition(".")[2]: known for known in reversed(keys)}
+    siblings = [known.rpartition(".")[2] for known in keys if known.rpartition(".")[0] == parent]
+    if leaf in leaves:
+        namesakes = [known for known in keys if known.rpartition(".")[2] == leaf]
+        guess = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
+    elif leaf in _ELSEWHERE:
+        guess = [_ELSEWHERE[leaf]]
+    elif close := difflib.get_close_matches(leaf, siblings, n=1):
+        guess = [f"{parent}.{close[0]}" if parent else close[0]]
+    elif close := difflib.get_close_matches(leaf, list(leaves), n=1, cutoff=0.75):
+        guess = [leaves[close[0]]]
+    else:
+        guess = difflib.get_close_matches(key, keys, n=1, cutoff=0.8)
+    if guess:
+        return f"unknown key {key}. Did you mean {guess[0]}?"
+    if parent and siblings:
+        return f"unknown key {key}. {parent} has {', '.join(siblings)}."
+    return f"unknown key {key}. The sections are {', '.join(_SECTIONS)}."
 
 
 def _keys(tree: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in tree:
-        node = tree._get_node(key)
-        yield f"{prefix}{key}"
-        if isinstance(node, DictConfig) and not node._is_none():
-            yield from _keys(node, f"{prefix}{key}.")
+    """Dotted keys of all values; free dictionaries count as values."""
+    for key in map(str, tree):
+        if not prefix and key in _SECTIONS:
+            yield from _keys(tree[key], f"{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def _flatten(mapping: Mapping[str, Any], tree: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves with dotted keys, `kind` first; a mapping is a leaf where the tree holds a free dict or no dict."""
     for key in sorted(mapping, key=lambda name: name != "kind"):
         value, full = mapping[key], f"{prefix}{key}"
-        is_section = full in {item.name for item in fields(ExperimentConfig)} - {"name"}
-        if isinstance(value, Mapping) and is_section:
+        if isinstance(value, Mapping) and full in _SECTIONS:
             yield from _flatten(value, tree, f"{full}.")
         else:
             yield full, dict(value) if isinstance(value, Mapping) else value

@@ -96,6 +96,13 @@ class ExperimentConfig:
             )
         if self.env.factory is not None and self.env.id:
             notes.append(f"env.id={self.env.id!r} has no effect: env.factory makes the environments.")
+        budget = self.chunks_under_way
+        if budget is not None and self.env.envs_per_block > budget:
+            notes.append(
+                f"env.envs_per_block={self.env.envs_per_block} environments begin their chunks together, but only "
+                f"{budget} chunks may be under way with these trainers.batch_chunks, max_staleness and reuse: some will "
+                "be too stale to train on. Raise trainers.batch_chunks or lower env.envs_per_block."
+            )
         if self.stop == StopConfig():
             notes.append("no stop.env_steps, stop.seconds or stop.episode_return: the run goes on until interrupted.")
         return notes
@@ -121,6 +128,13 @@ class ExperimentConfig:
     def batch_chunks_per_trainer(self) -> int:
         """trainers.batch_chunks / trainers.count."""
         return self.trainers.batch_chunks // self.trainers.count
+
+    @property
+    def chunks_under_way(self) -> int | None:
+        """Most chunks begun and not yet trained on: (max_staleness + 1) // reuse * batch_chunks; None: no limit."""
+        if self.trainers.max_staleness is None:
+            return None
+        return (self.trainers.max_staleness + 1) // self.trainers.reuse * self.trainers.batch_chunks
 
 
 def compose(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> ExperimentConfig:
@@ -159,8 +173,8 @@ def as_config(config: ExperimentConfig | Sequence[str] | Mapping[str, Any]) -> E
 def from_mapping(mapping: Mapping[str, Any]) -> ExperimentConfig:
     """The configuration in a nested mapping, for example one that `to_mapping` made.
 
-    Keys may be dotted (`"actors.count": 2`). A string under `experiment`, `policy`, `algorithm`, `placement` or `layout`
-    picks that choice of the command line first; the rest is laid over it. Objects (an environment class as
+    Keys may be dotted (`"actors.count": 2`). A string under `experiment`, `policy`, `algorithm`, `placement` or
+    `layout` picks that choice of the command line first; the rest is laid over it. Objects (an environment class as
     `env.factory`) are kept as they are.
 
     Raises:
@@ -292,16 +306,16 @@ def _env_problems(config: ExperimentConfig) -> Iterable[str]:
     env = config.env
     if not env.id and env.factory is None:
         yield (
-            "no environment: pick an experiment (experiment=cartpole), a gymnasium id (env.id=CartPole-v1), or your own "
-            "(env.factory=my_package.envs:make_env)."
+            "no environment: pick an experiment (experiment=cartpole), a gymnasium id (env.id=CartPole-v1), or your "
+            "own (env.factory=my_package.envs:make_env)."
         )
     is_builtin = env.id == "hide_and_seek" and env.factory is None
     if is_builtin:
         yield from _hide_and_seek_problems(env.kwargs)
     elif isinstance(config.policy, HideAndSeekPolicyConfig) and env.factory is None and env.id:
         yield (
-            f"policy=hide_and_seek reads the entities of env.id=hide_and_seek, but env.id={env.id!r}; use policy=mlp or "
-            "policy=lstm."
+            f"policy=hide_and_seek reads the entities of env.id=hide_and_seek, but env.id={env.id!r}; use policy=mlp "
+            "or policy=lstm."
         )
 
 
@@ -376,8 +390,8 @@ def _schedule_problems(config: ExperimentConfig) -> Iterable[str]:
     for key in ("learning_rate_end", "entropy_cost_end"):
         if getattr(config.algorithm, key, None) is not None:
             yield (
-                f"algorithm.{key} is reached at stop.env_steps, which is null; set stop.env_steps, or algorithm.{key}=null "
-                "to keep the value constant."
+                f"algorithm.{key} is reached at stop.env_steps, which is null; set stop.env_steps, or "
+                f"algorithm.{key}=null to keep the value constant."
             )
 
 

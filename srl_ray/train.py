@@ -46,8 +46,8 @@ Options
   -m, --multirun     run every combination of comma-separated values
   -h, --help         this text
 
-Every key is listed in docs/configuration.md. Exit status: 0 goal reached, 1 failure, 2 configuration, 130 and 143 stopped
-by a signal after writing a checkpoint.
+Every key is listed in docs/configuration.md. Exit status: 0 goal reached, 1 failure, 2 configuration, 130 and 143
+stopped by a signal after writing a checkpoint.
 """
 
 
@@ -103,7 +103,7 @@ def _run(config: ExperimentConfig, overrides: Sequence[str], *, plan_only: bool 
     return experiment.run(config, overrides=overrides).exit_status
 
 
-# --- the command line --------------------------------------------------------------------------------------------------
+# --- the command line -------------------------------------------------------------------------------------------------
 
 
 class Options:
@@ -172,7 +172,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-# --- sweeps ------------------------------------------------------------------------------------------------------------
+# --- sweeps -----------------------------------------------------------------------------------------------------------
 
 
 def _sweep(options: Options, overrides: list[str]) -> int:

@@ -44,3 +44,14 @@ class ClusterConfig:
     object_store_bytes: int | None = None
     placement_timeout_s: float = 60.0
     start_timeout_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise ValueError("cluster.address must be auto, local or the address of a cluster, got ''")
+        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_bytes", 80_000_000)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"cluster.{name} must be >= {least} or null, got {value}")
+        for name in ("placement_timeout_s", "start_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"cluster.{name} must be > 0, got {getattr(self, name)}")

@@ -55,6 +55,12 @@ class StopConfig:
     seconds: float | None = None
     episode_return: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("env_steps", "seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"stop.{name} must be > 0 or null, got {value}")
+
 
 @dataclass(kw_only=True, slots=True)
 class FailureConfig:
@@ -67,3 +73,12 @@ class FailureConfig:
     max_restarts: int = 3
     restart_window_s: float = 300.0
     backoff_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ValueError(f"failure.max_restarts must be >= 0, got {self.max_restarts}")
+        if self.restart_window_s <= 0 or self.backoff_s < 0:
+            raise ValueError(
+                "failure.restart_window_s must be > 0 and failure.backoff_s >= 0, got "
+                f"{self.restart_window_s} and {self.backoff_s}"
+            )
