@@ -1,1 +1,2 @@
-"""Policies and the modules they are made of: encoders, recurrent cores, heads, distributions, normalisers. Torch only."""
+"""Policies and the modules they are made of: encoders, recurrent cores, heads, distributions, normalisers. Torch
+only."""

@@ -1,0 +1,36 @@
+"""Which algorithm a config means."""
+
+from __future__ import annotations
+
+from srl_ray.algorithms.algorithm import Algorithm, Collective
+from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, PPOConfig
+from srl_ray.algorithms.ppo.algorithm import PPO
+from srl_ray.core.errors import ConfigError
+from srl_ray.core.loading import load_object
+from srl_ray.core.types import ChunkLayout
+from srl_ray.models.policy import Policy
+
+
+def make_algorithm(
+    config: AlgorithmConfig, policy: Policy, layout: ChunkLayout, collective: Collective, seed: int
+) -> Algorithm:
+    """Build an algorithm around a policy.
+
+    Args:
+        config: The `algorithm` part of the experiment.
+        policy: Trained in place.
+        layout: Rows of the chunks that will come.
+        collective: Sums over trainer workers.
+        seed: Of the minibatches' order.
+
+    Raises:
+        ConfigError: the config belongs to no algorithm, or its target cannot be imported.
+    """
+    match config:
+        case PPOConfig():
+            return PPO(config, policy, layout, collective, seed)
+        case CustomAlgorithmConfig():
+            algorithm: Algorithm = load_object(config.target, "algorithm.target")(config, policy)
+            return algorithm
+        case _:
+            raise ConfigError(f"algorithm: no algorithm belongs to {type(config).__name__}.")

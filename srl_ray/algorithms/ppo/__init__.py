@@ -1,0 +1,5 @@
+"""Proximal policy optimisation."""
+
+from srl_ray.algorithms.ppo.algorithm import PPO
+
+__all__ = ["PPO"]

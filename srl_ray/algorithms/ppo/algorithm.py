@@ -1,0 +1,299 @@
+"""PPO's update: advantages once (or per epoch), then epochs of minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from srl_ray.algorithms.algorithm import Collective
+from srl_ray.algorithms.config import PPOConfig
+from srl_ray.algorithms.optimizer import Optimizer, Snapshot, linear_schedule
+from srl_ray.algorithms.ppo.losses import clipped_value_error, surrogate_loss, value_error
+from srl_ray.algorithms.ppo.minibatches import TrainedRows, trained_rows
+from srl_ray.algorithms.returns import gae
+from srl_ray.core.errors import NonFiniteError
+from srl_ray.core.types import ChunkLayout
+from srl_ray.models.actor_critic import OBS_PREFIX
+from srl_ray.models.normalization import RunningMoments
+from srl_ray.models.policy import Policy, Tensors
+
+_SUMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "rows")
+ADVANTAGE_EPS = 1e-5
+
+
+class PPO:
+    """An `Algorithm`. One call of `update` makes one policy version, whatever the number of epochs and minibatches.
+
+    Order within an update: advantages and targets → value statistics → epochs → observation statistics (last, so that
+    the stored log-probabilities are compared under the statistics that they were made with).
+
+    Collectives per update, the same on every rank: two for value statistics, one for the advantage, per epoch one (with
+    `target_kl` two), per minibatch one for the gradients, one for the metrics, two for observation statistics.
+    Minibatch means are exact over all ranks however unevenly the loss masks fall.
+    """
+
+    def __init__(
+        self, config: PPOConfig, policy: Policy, layout: ChunkLayout, collective: Collective, seed: int
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.layout = layout
+        self.collective = collective
+        self.module = cast(nn.Module, policy)
+        self.optimizer = Optimizer(
+            self.module, lr=config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay
+        )
+        self._generator = torch.Generator().manual_seed(seed)
+        self._snapshot = Snapshot(self.module, self.optimizer)
+        for part in self.module.modules():
+            if isinstance(part, RunningMoments):
+                part.reduce_sum = collective.reduce_sum
+
+    def update(self, batch: Tensors, progress: float) -> dict[str, float]:
+        config = self.config
+        learning_rate = linear_schedule(config.learning_rate, config.learning_rate_end, progress)
+        entropy_cost = linear_schedule(config.entropy_cost, config.entropy_cost_end, progress)
+        self.optimizer.set_learning_rate(learning_rate)
+        self._snapshot.take()
+
+        rows = trained_rows(batch, self.layout, is_recurrent=self.policy.state_size > 0)
+        mask = rows.fields["mask"]
+        advantage, value = self._advantage(batch, rows, recompute=False)
+        target = advantage + value
+        self.policy.value_scale.update(target, mask)
+        stats = self._statistics(advantage, target, value, mask)
+
+        sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=mask.device)
+        grad_norms: list[Tensor] = []
+        for epoch in range(config.epochs):
+            if epoch and config.recompute_advantage:
+                advantage, value = self._advantage(batch, rows, recompute=True)
+                target = advantage + value
+            epoch_sums = self._epoch(rows, advantage, target, value, stats, entropy_cost, grad_norms)
+            sums += epoch_sums
+            if config.target_kl is not None and self._is_past_target_kl(epoch_sums):
+                break
+        self.policy.update_statistics({**rows.fields, "state": rows.state})
+
+        metrics = self._metrics(sums, stats, torch.stack(grad_norms))
+        self._check_finite(metrics, batch)
+        metrics["learning_rate"] = learning_rate
+        metrics["entropy_cost"] = entropy_cost
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+
+    # -- advantages ---------------------------------------------------------------------------------------------------
+
+    def _advantage(self, batch: Tensors, rows: TrainedRows, *, recompute: bool) -> tuple[Tensor, Tensor]:
+        """Advantages and values [T', B] of the trained rows, in the rewards' units."""
+        config, start = self.config, self.layout.burn_in
+        later = {
+            name: batch[name][start:] for name in ("reward", "value", "terminated", "truncated", "valid", "log_prob")
+        }
+        rho = None
+        if recompute or config.vtrace:
+            log_prob, value = self._evaluate_rows(batch, rows)
+            if config.vtrace:
+                rho = torch.exp(log_prob - later["log_prob"])
+            if recompute:
+                later["value"] = value
+        advantage = gae(
+            later["reward"],
+            later["value"],
+            later["terminated"],
+            later["truncated"],
+            later["valid"],
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            rho=rho,
+        )
+        return advantage[: rows.rows], later["value"][: rows.rows]
+
+    @torch.no_grad()
+    def _evaluate_rows(self, batch: Tensors, rows: TrainedRows) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and values (rewards' units) [T' + bootstrap, B] under the current weights.
+
+        Evaluates a minibatch's worth of chunks at a time; the bootstrap rows are reached through the last segment.
+        """
+        layout = self.layout
+        tail_rows = (layout.bptt_steps if rows.unit != "row" else 0) + layout.bootstrap
+        names = [name for name in batch if name.startswith(OBS_PREFIX)] + ["action", "on_reset"]
+        log_probs, values = [], []
+        for chunks in torch.arange(rows.chunks, device=rows.state.device).tensor_split(self.config.minibatches):
+            if not len(chunks):
+                continue
+            whole = {name: x.index_select(1, chunks) for name, x in rows.fields.items()}
+            whole["state"] = rows.state.index_select(1, chunks)
+            for name, x in rows.burn_in.items():
+                whole[name] = x.index_select(0 if name.endswith("state") else 1, chunks)
+            tail = {name: batch[name][-tail_rows:].index_select(1, chunks) for name in names}
+            tail["mask"] = torch.ones_like(tail["on_reset"])
+            tail["state"] = whole["state"][-1:]
+            parts = [self.policy.evaluate(whole), self.policy.evaluate(tail)]
+            log_probs.append(torch.cat([parts[0].log_prob, parts[1].log_prob[-layout.bootstrap :]]))
+            values.append(torch.cat([parts[0].value, parts[1].value[-layout.bootstrap :]]))
+        return torch.cat(log_probs, 1), self.policy.value_scale.denormalize(torch.cat(values, 1))
+
+    def _statistics(self, advantage: Tensor, target: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """float64 [9]: rows, and first and second moments over the masked rows of all trainer workers."""
+        a, t, v = (x[mask].double() for x in (advantage, target, value))
+        sums = [mask.sum().double(), a.sum(), (a * a).sum(), t.sum(), (t * t).sum(), v.sum()]
+        error = t - v
+        return self.collective.reduce_sum(torch.stack([*sums, error.sum(), (error * error).sum()]))
+
+    # -- epochs -------------------------------------------------------------------------------------------------------
+
+    def _epoch(
+        self,
+        rows: TrainedRows,
+        advantage: Tensor,
+        target: Tensor,
+        value: Tensor,
+        stats: Tensor,
+        entropy_cost: float,
+        grad_norms: list[Tensor],
+    ) -> Tensor:
+        """One pass over the trained rows; returns the sums named in `_SUMS` [6] of this rank."""
+        config, scale = self.config, self.policy.value_scale
+        extra = {
+            "advantage": advantage,
+            "target": scale.normalize(target),
+            "old_value": scale.normalize(value),
+        }
+        data = TrainedRows({**rows.fields, **extra}, rows.state, rows.burn_in, rows.unit, rows.bptt_steps)
+        minibatches = list(self._shuffle(data))
+        counts, means, stds = self._minibatch_statistics(data, minibatches, stats)
+        sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=counts.device)
+        for i, units in enumerate(minibatches):
+            minibatch = data.take(units)
+            minibatch["advantage"] = (minibatch["advantage"] - means[i]) / stds[i]
+            loss, row_sums = self._loss(minibatch, counts[i], entropy_cost)
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.collective.average_gradients(self.module)
+            grad_norms.append(self.optimizer.step(config.max_grad_norm))
+            sums += row_sums
+        return sums
+
+    def _shuffle(self, rows: TrainedRows) -> Iterator[Tensor]:
+        """Units of each minibatch; always `minibatches` pieces, some may be empty."""
+        units = rows.units()
+        order = torch.randperm(len(units), generator=self._generator).to(units.device)
+        yield from units[order].tensor_split(self.config.minibatches)
+
+    def _minibatch_statistics(
+        self, rows: TrainedRows, minibatches: list[Tensor], stats: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, mean and standard deviation of the advantage per minibatch, over all trainer workers: float32 [M] each.
+
+        The mean and deviation are those that `normalize_advantage` asks for.
+        """
+        moments = []
+        selected = TrainedRows(
+            {name: rows.fields[name] for name in ("mask", "advantage")}, rows.state, {}, rows.unit, rows.bptt_steps
+        )
+        for units in minibatches:
+            part = selected.take(units)
+            a = part["advantage"][part["mask"]].double()
+            moments.append(torch.stack([part["mask"].sum().double(), a.sum(), (a * a).sum()]))
+        count, total, squares = self.collective.reduce_sum(torch.stack(moments)).unbind(-1)
+        match self.config.normalize_advantage:
+            case "none":
+                return count.float(), torch.zeros_like(count).float(), torch.ones_like(count).float()
+            case "batch":
+                mean, std = (x.expand_as(count) for x in _mean_std(stats[0], stats[1], stats[2]))
+            case _:
+                mean, std = _mean_std(count, total, squares)
+        return count.float(), mean.float(), (std + ADVANTAGE_EPS).float()
+
+    def _loss(self, minibatch: Tensors, count: Tensor, entropy_cost: float) -> tuple[Tensor, Tensor]:
+        """The loss, scaled so that the mean of gradients over ranks is that of the mean over all rows; sums [6]."""
+        config, mask = self.config, minibatch["mask"]
+        evaluation = self.policy.evaluate(minibatch)
+        # Rows outside the mask carry meaningless log-probabilities: cut them before exp can overflow.
+        log_ratio = (evaluation.log_prob - minibatch["log_prob"]).masked_fill(~mask, 0.0)
+        ratio = log_ratio.exp()
+        policy_loss = surrogate_loss(
+            ratio, minibatch["advantage"], clip_eps=config.clip_eps, dual_clip=config.dual_clip
+        )
+        if config.clip_value:
+            value_loss = clipped_value_error(
+                evaluation.value,
+                minibatch["old_value"],
+                minibatch["target"],
+                clip_eps=config.value_clip_eps,
+                kind=config.value_loss,
+                delta=config.huber_delta,
+            )
+        else:
+            value_loss = value_error(
+                evaluation.value, minibatch["target"], kind=config.value_loss, delta=config.huber_delta
+            )
+        row_loss = policy_loss + config.value_cost * value_loss - entropy_cost * evaluation.entropy
+        loss = row_loss.masked_fill(~mask, 0.0).sum() * (self.collective.world_size / count.clamp_min(1.0))
+        with torch.no_grad():
+            per_row = torch.stack(
+                [
+                    policy_loss,
+                    value_loss,
+                    evaluation.entropy,
+                    ratio - 1.0 - log_ratio,
+                    ((ratio - 1.0).abs() > config.clip_eps).float(),
+                    torch.ones_like(ratio),
+                ]
+            )
+            sums = per_row.masked_fill_(~mask, 0.0).sum((1, 2)).double()
+        return loss, sums
+
+    def _is_past_target_kl(self, sums: Tensor) -> bool:
+        assert self.config.target_kl is not None
+        kl, count = self.collective.reduce_sum(sums[[3, 5]]).tolist()
+        return bool(kl > self.config.target_kl * max(count, 1.0))
+
+    # -- the end of an update -----------------------------------------------------------------------------------------
+
+    def _metrics(self, sums: Tensor, stats: Tensor, grad_norms: Tensor) -> dict[str, float]:
+        """All numbers in one transfer; they are over all trainer workers."""
+        sums = self.collective.reduce_sum(sums)
+        means = sums[:5] / sums[5].clamp_min(1.0)
+        weights_sum = torch.stack([p.detach().sum() for p in self.module.parameters()]).sum()
+        numbers = torch.cat([means, stats, grad_norms.mean().double().view(1), weights_sum.double().view(1)]).tolist()
+        named = dict(zip(_SUMS[:5], numbers[:5], strict=True))
+        count, a, aa, t, tt, v, e, ee, grad_norm, weights = numbers[5:]
+        n = max(count, 1.0)
+        target_variance, error_variance = tt / n - (t / n) ** 2, ee / n - (e / n) ** 2
+        return {
+            **named,
+            "grad_norm": grad_norm,
+            "explained_variance": 1.0 - error_variance / target_variance if target_variance > 1e-12 else 0.0,
+            "advantage_mean": a / n,
+            "advantage_std": max(aa / n - (a / n) ** 2, 0.0) ** 0.5,
+            "value_mean": v / n,
+            "target_mean": t / n,
+            "rows": count,
+            "_weights": weights,
+        }
+
+    def _check_finite(self, metrics: dict[str, float], batch: Tensors) -> None:
+        """Raise and go back to the weights, statistics and optimiser before the update if any number is not finite."""
+        bad = [name for name, number in metrics.items() if not abs(number) < float("inf")]
+        del metrics["_weights"]
+        if bad:
+            self._snapshot.restore()
+            what = {"_weights": "a weight", "grad_norm": "the gradient"}.get(bad[0], bad[0])
+            raise NonFiniteError(what=what, policy_version=int(batch["policy_version"].max()))
+
+
+def _mean_std(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+    n = count.clamp_min(1.0)
+    mean = total / n
+    return mean, (squares / n - mean * mean).clamp_min(0.0).sqrt()

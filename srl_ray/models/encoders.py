@@ -1,0 +1,107 @@
+"""Encoders: from named observation fields to one feature vector, chosen from the fields' specs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from srl_ray.core.errors import ConfigError
+from srl_ray.core.types import ACTION_MASK, FieldSpec
+from srl_ray.models.layers import RELU_GAIN, orthogonal
+
+NATURE_MIN_PIXELS = 36
+"""Smallest height and width that the Nature network's strides leave something of."""
+
+
+def split_fields(obs: Mapping[str, FieldSpec]) -> tuple[dict[str, FieldSpec], dict[str, FieldSpec]]:
+    """Sort the observation fields into vectors (numbers and booleans of up to two axes) and images (uint8, 3 axes).
+
+    Raises:
+        ConfigError: a field is neither, or there is none; names it.
+    """
+    vectors: dict[str, FieldSpec] = {}
+    images: dict[str, FieldSpec] = {}
+    for name, spec in obs.items():
+        if name == ACTION_MASK:
+            continue
+        if spec.dtype == np.uint8 and len(spec.shape) == 3:
+            images[name] = spec
+        elif spec.dtype.kind in "fiub" and len(spec.shape) <= 2 and spec.size > 0:
+            vectors[name] = spec
+        else:
+            raise ConfigError(
+                f"observation field {name!r} has shape {spec.shape} and dtype {spec.dtype}, for which there is no "
+                "encoder: expected numbers or booleans with up to two axes, or uint8 images [H, W, C] or [C, H, W]. Change "
+                "the environment's observation, or write a policy and name it with policy.target=module:callable."
+            )
+    if not vectors and not images:
+        raise ConfigError(f"the observation fields {sorted(obs)} hold nothing to decide on.")
+    return vectors, images
+
+
+class VectorFields:
+    """Concatenates the vector fields, flattened, in the order of the specs."""
+
+    def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
+        self.fields = dict(fields)
+        self.size = sum(spec.size for spec in fields.values())
+
+    def __call__(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Fields [n, ...] → float32 [n, size]."""
+        parts = []
+        for name, spec in self.fields.items():
+            part = obs[name].float()
+            parts.append(part if len(spec.shape) == 1 else part.reshape(part.shape[0], -1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class ImageEncoder(nn.Module):
+    """Convolutions over one uint8 image field.
+
+    Images of at least 36 × 36 pixels get the network of Mnih et al. 2015 (32 8×8/4, 64 4×4/2, 64 3×3/1), smaller ones
+    two padded 3×3 layers of 16 and 32 filters. ReLU, orthogonal weights. Pixels are divided by 255.
+    """
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__()
+        self.is_channels_first = spec.shape[0] < spec.shape[2]
+        first, second, third = spec.shape
+        channels, height, width = (first, second, third) if self.is_channels_first else (third, first, second)
+        if min(height, width) >= NATURE_MIN_PIXELS:
+            layers = [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+        else:
+            layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
+        self.convolutions = nn.ModuleList(orthogonal(layer, RELU_GAIN) for layer in layers)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.no_grad():
+            self.out_size: int = self(torch.zeros((1, *spec.shape), dtype=torch.uint8)).shape[1]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """uint8 [n, H, W, C] or [n, C, H, W] → float32 [n, out_size]."""
+        pixels = image.movedim(1, -1) if self.is_channels_first else image
+        # Dense [n, H, W, C] seen as [n, C, H, W]: the channels-last layout, which is the fast one on CPUs.
+        x = torch.mul(pixels.contiguous(), 1.0 / 255.0).movedim(-1, 1)
+        for layer in self.convolutions:
+            x = torch.relu_(layer(x))
+        return x.flatten(1)
+
+
+class Encoder(nn.Module):
+    """Image features and (already normalised) vector fields side by side."""
+
+    def __init__(self, vector_size: int, images: Mapping[str, FieldSpec]) -> None:
+        super().__init__()
+        self.image_names = list(images)
+        encoders = [ImageEncoder(spec) for spec in images.values()]
+        self.images = nn.ModuleList(encoders)
+        self.out_size = vector_size + sum(encoder.out_size for encoder in encoders)
+
+    def forward(self, vector: Tensor | None, obs: Mapping[str, Tensor]) -> Tensor:
+        """Vector [n, F] (None without vector fields) and image fields [n, ...] → [n, out_size]."""
+        parts = [encoder(obs[name]) for name, encoder in zip(self.image_names, self.images, strict=True)]
+        if vector is not None:
+            parts.append(vector)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
