@@ -13,6 +13,7 @@ import numpy as np
 
 from srl_ray.core.types import Arrays, BlockSpec, ChunkLayout, FieldSpec
 from srl_ray.envs.block import BlockStep
+from srl_ray.streams.inference import InferenceReply
 
 NEVER = -1
 """Policy version of rows that no policy answered, and row index of a lane that has nothing to be rewarded."""
@@ -44,27 +45,6 @@ class Request:
 
 
 @dataclass
-class Reply:
-    """The policy's answer to n rows.
-
-    Attributes:
-        action: [n, k].
-        log_prob: float32 [n].
-        value: float32 [n], in reward units.
-        state: float32 [n, S], after the row.
-        version: Policy version that answered.
-        epoch: Trainer epoch of that version.
-    """
-
-    action: np.ndarray
-    log_prob: np.ndarray
-    value: np.ndarray
-    state: np.ndarray
-    version: int
-    epoch: int = 0
-
-
-@dataclass
 class Chunks:
     """Completed chunks of n lanes, shipped as one message.
 
@@ -74,20 +54,14 @@ class Chunks:
         lanes: int64 [n].
         oldest_version: int64 [n], over the trained rows that a policy answered; the newest version if there are none.
         trained_rows: int64 [n], rows that count in the loss.
+        trainer_epoch: int64 [n], generation of the trainer that granted the chunk.
     """
 
     arrays: Arrays
     lanes: np.ndarray
     oldest_version: np.ndarray
     trained_rows: np.ndarray
-
-    @property
-    def num_chunks(self) -> int:
-        return len(self.lanes)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+    trainer_epoch: np.ndarray
 
 
 class LaneTable:
@@ -119,6 +93,7 @@ class LaneTable:
         self._cursor = np.full(lanes, layout.burn_in, np.int64)
         self._acting_row = np.full(lanes, NEVER, np.int64)
         self._granted = np.zeros(lanes, np.bool_)
+        self._trainer_epoch = np.full(lanes, -1, np.int64)
         self._idle_steps = np.zeros(lanes, np.int64)
         self._actions = action.zeros(lanes)
         self._state = np.zeros((lanes, state_size), np.float32)
@@ -212,7 +187,7 @@ class LaneTable:
         obs = {name: self._buffer[key][index] for name, key in self._obs_fields.items()}
         return Request(obs, self._state[lanes], on_reset, lanes, rows, value_only)
 
-    def answer(self, request: Request, reply: Reply) -> None:
+    def answer(self, request: Request, reply: InferenceReply) -> None:
         """Store what the policy answered and take over the new recurrent states."""
         buffer, lanes, rows = self._buffer, request.lanes, request.rows
         decided: Any = slice(None)
@@ -265,7 +240,7 @@ class LaneTable:
         self._carry(np.flatnonzero(full))
         self._restart(np.flatnonzero(stale))
         self._granted[lanes] = False
-        return Chunks(arrays, lanes, *_trained(arrays, self.layout))
+        return Chunks(arrays, lanes, *_trained(arrays, self.layout), self._trainer_epoch[lanes])
 
     def _carry(self, lanes: np.ndarray) -> None:
         """Move the last rows to the front; the rows after the cursor become blank again."""
@@ -298,12 +273,10 @@ class LaneTable:
         """Lanes with an open chunk that the sample buffer has not granted yet."""
         return np.flatnonzero((self._acting_row >= 0) & ~self._granted)
 
-    def grant(self, lanes: np.ndarray) -> None:
+    def grant(self, lanes: np.ndarray, trainer_epoch: int) -> None:
+        """The open chunks of `lanes` may be filled."""
         self._granted[lanes] = True
-
-    def revoke_all(self) -> None:
-        """Forget every grant: the sample buffer that gave them is gone."""
-        self._granted[:] = False
+        self._trainer_epoch[lanes] = trainer_epoch
 
 
 _NO_LANES = np.zeros(0, np.int64)

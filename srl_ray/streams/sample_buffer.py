@@ -44,7 +44,7 @@ class ChunkMessage:
         lanes: int64 [n].
         oldest_version: int64 [n].
         trained_rows: int64 [n].
-        trainer_epoch: Generation of the trainer whose versions these are.
+        trainer_epoch: int64 [n], generation of the trainer that granted the chunk.
         sequence: Number of this message among its producer's, for sorting in deterministic mode.
     """
 
@@ -52,7 +52,7 @@ class ChunkMessage:
     lanes: np.ndarray
     oldest_version: np.ndarray
     trained_rows: np.ndarray
-    trainer_epoch: int = 0
+    trainer_epoch: np.ndarray
     sequence: int = 0
 
     @property
@@ -196,20 +196,21 @@ class SampleBuffer:
             return self._grant(want if self._wait_for_budget(producer, want, end) else 0, accepted)
 
     def _accept(self, producer: Producer, message: ChunkMessage, end: float) -> bool:
-        if message.trainer_epoch != self._epoch:
+        columns = np.flatnonzero(message.trainer_epoch == self._epoch)
+        if not len(columns):
             self.metrics.refused += message.num_chunks
-            self._close_open(producer, message.num_chunks)
             return True
         size = sum(array.nbytes for array in message.arrays.values())
         has_room = self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, end - self.now()))
         if not has_room or self._closed:
             return self._closed
-        self._close_open(producer, message.num_chunks)
-        for column in range(message.num_chunks):
-            self._chunks.append(Chunk(message, column, producer, size // message.num_chunks))
-        self.metrics.accepted += message.num_chunks
-        self.metrics.waiting += message.num_chunks
-        self.metrics.waiting_bytes += size
+        self._close_open(producer, len(columns))
+        for column in columns:
+            self._chunks.append(Chunk(message, int(column), producer, size // message.num_chunks))
+        self.metrics.refused += message.num_chunks - len(columns)
+        self.metrics.accepted += len(columns)
+        self.metrics.waiting += len(columns)
+        self.metrics.waiting_bytes += len(columns) * (size // message.num_chunks)
         self._changed.notify_all()
         return True
 
@@ -292,10 +293,7 @@ class SampleBuffer:
         unblocked by:  push(), close()
         """
         with self._changed:
-            self._training_waits = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
-            if self._closed or len(self._chunks) < self.batch_chunks:
+            if not self.wait_ready(deadline_s) or self._closed:
                 return None
             self._training_waits = False
             if self.sort:
@@ -331,10 +329,13 @@ class SampleBuffer:
         self.metrics.waiting -= len(chunks)
         self.metrics.waiting_bytes -= sum(chunk.num_bytes for chunk in chunks)
 
-    def has_batch(self) -> bool:
-        """A `take` would return at once."""
+    def wait_ready(self, deadline_s: float) -> bool:
+        """Wait until a batch is there, at most `deadline_s`; it stays there until `take` or `set_version`."""
         with self._changed:
-            return self._is_ready()
+            self._training_waits = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
+            return len(self._chunks) >= self.batch_chunks
 
     def set_version(self, version: int, epoch: int | None = None) -> None:
         """Tell the gate that `version` is published. A new `epoch` begins from an empty buffer."""

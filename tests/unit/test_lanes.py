@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from srl_ray.actors.lanes import Chunks, LaneTable, Reply, Request
+from srl_ray.actors.lanes import Chunks, LaneTable, Request
 from srl_ray.core.types import AgentGroup, BlockSpec, ChunkLayout, DiscreteActions, FieldSpec
 from srl_ray.envs.block import BlockStep
+from srl_ray.streams.inference import InferenceReply
 
 pytestmark = pytest.mark.unit
 
@@ -58,10 +59,10 @@ class Driver:
         if chunks is not None:
             self.chunks.append(chunks)
 
-    def reply(self, request: Request) -> Reply:
+    def reply(self, request: Request) -> InferenceReply:
         x = request.obs["obs"]
         state = np.where(request.on_reset[:, None], 0, request.state) + x[:, None]
-        return Reply((x[:, None] % 9).astype(np.int64), -x, x / 10, state.astype(np.float32), self.version)
+        return InferenceReply((x[:, None] % 9).astype(np.int64), -x, x / 10, state.astype(np.float32), self.version)
 
 
 def rows_of(chunk: Chunks, name: str, lane: int = 0) -> list:
@@ -228,11 +229,11 @@ def test_lanes_need_a_grant_for_every_chunk() -> None:
     driver = Driver(ChunkLayout(0, 2, 1, 2), num_envs=2)
     driver.step([1, 1], reset=1)
     assert driver.lanes.ungranted().tolist() == [0, 1]
-    driver.lanes.grant(np.array([0, 1]))
+    driver.lanes.grant(np.array([0, 1]), 3)
     assert not len(driver.lanes.ungranted())
     driver.step([2, 2])
     driver.step([3, 3])
-    assert driver.chunks
+    assert driver.chunks[0].trainer_epoch.tolist() == [3, 3]
     assert driver.lanes.ungranted().tolist() == [0, 1]
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 def message(count: int = 1, version: int = 0, rows: int = 4, epoch: int = 0, sequence: int = 0) -> ChunkMessage:
     arrays = {"reward": np.zeros((rows, count), np.float32)}
     return ChunkMessage(
-        arrays, np.arange(count), np.full(count, version), np.full(count, rows), trainer_epoch=epoch, sequence=sequence
+        arrays, np.arange(count), np.full(count, version), np.full(count, rows), np.full(count, epoch), sequence
     )
 
 

@@ -1,0 +1,366 @@
+"""The actor worker: a ring of environment blocks, stepped one after the other while the others wait for answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter, time
+from typing import Any
+
+import numpy as np
+
+from srl_ray.actors.config import ActorsConfig
+from srl_ray.actors.lanes import Chunks, LaneTable, Request
+from srl_ray.core.seeding import derive_seed
+from srl_ray.core.types import BlockSpec, ChunkLayout, EpisodeRecord
+from srl_ray.envs.block import EnvBlock
+from srl_ray.envs.config import EnvConfig
+from srl_ray.models.config import PolicyConfig
+from srl_ray.streams.inference import InferenceClient, InferenceRequest, PolicySignature
+from srl_ray.streams.sample_buffer import ChunkMessage
+from srl_ray.streams.samples import SampleSink
+
+_EPISODES_KEPT = 20_000
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """What an actor worker is told before it starts.
+
+    Attributes:
+        index: Index among actor workers.
+        epoch: Generation; a replacement has a higher one.
+        seed: The run's base seed.
+        inline: Infer in this process, with a copy of the policy.
+        namespace: Of the parameter service.
+        policy_name: Lineage whose weights are used.
+        deterministic: See `run.deterministic`.
+        num_threads: Math threads.
+    """
+
+    index: int
+    epoch: int
+    seed: int
+    env: EnvConfig
+    actors: ActorsConfig
+    policy: PolicyConfig
+    layout: ChunkLayout
+    inline: bool
+    namespace: str
+    policy_name: str
+    deterministic: bool = False
+    num_threads: int = 1
+
+
+@dataclass(frozen=True)
+class FinishedEpisode:
+    """An episode as it is reported: when it ended, where, and what the environment said of it."""
+
+    number: int
+    time_s: float
+    worker: int
+    slot: int
+    policy_version: int
+    record: EpisodeRecord
+
+
+@dataclass
+class ActorReport:
+    """Counters since this worker's start, and the episodes that were not acknowledged yet.
+
+    Attributes:
+        seconds: Stage → seconds of the worker's thread: env, inference, rows, wait (for grants), weights.
+        step_started_s: Wall-clock time at which the environment call under way began; 0: none.
+        progress: Changes whenever the worker gets on; for stall detection.
+    """
+
+    index: int
+    epoch: int
+    env_steps: int = 0
+    agent_steps: int = 0
+    frames: int = 0
+    chunks: int = 0
+    lost_chunks: int = 0
+    resends: int = 0
+    discarded_episodes: int = 0
+    step_started_s: float = 0.0
+    progress: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    episodes: list[FinishedEpisode] = field(default_factory=list)
+
+
+@dataclass
+class _Slot:
+    """One block of the ring and where it stands.
+
+    Attributes:
+        phase: reply: waits for the policy's answer; grant: waits for the sample buffer's; go: may be stepped.
+        wanting: Lanes whose next chunk waits for a grant.
+        answered_by: (epoch, version) of the weights behind the last answer.
+    """
+
+    block: EnvBlock
+    lanes: LaneTable
+    phase: str = "reply"
+    request: Request | None = None
+    wanting: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    answered_by: tuple[int, int] = (-1, -1)
+
+
+class ActorWorker:
+    """Steps a ring of environment blocks, gets actions, ships chunks. A plain class; Ray is put on elsewhere.
+
+    Lifecycle:   setup() → connect() → run() … stop() → run returns
+    Threads:     setup, connect and run in one thread; report, rewire and stop in any other.
+    """
+
+    def __init__(self, settings: ActorSettings) -> None:
+        self.settings = settings
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._report = ActorReport(settings.index, settings.epoch)
+        self._seconds = {"env": 0.0, "inference": 0.0, "rows": 0.0, "wait": 0.0, "weights": 0.0}
+        self._episodes: deque[FinishedEpisode] = deque(maxlen=_EPISODES_KEPT)
+        self._episode_number = 0
+        self._blocks: list[EnvBlock] = []
+        self._ring: list[_Slot] = []
+        self._inference: InferenceClient | None = None
+        self._samples: SampleSink | None = None
+
+    # ------------------------------------------------------------------------------------------------------- control
+
+    def setup(self) -> BlockSpec:
+        """Build the environments. Worker 0 checks the environment's contract first.
+
+        Raises:
+            EnvironmentFault: the environment breaks the contract or cannot be built.
+            ConfigError: it does not exist.
+        """
+        from srl_ray.envs.contract import check_contract
+        from srl_ray.envs.factory import make_block
+
+        settings = self.settings
+        if settings.index == 0 and settings.epoch == 0:
+            check_contract(settings.env)
+        self._blocks = [make_block(settings.env) for _ in range(settings.actors.ring_size)]
+        return self._blocks[0].spec
+
+    def connect(
+        self, signature: PolicySignature | None, policy_worker: Any, trainers: Sequence[Any]
+    ) -> dict[str, float]:
+        """Join the streams.
+
+        Args:
+            signature: Of the policy, for remote inference.
+            policy_worker: Handle, for remote inference.
+            trainers: Handles of all trainer workers.
+
+        Returns:
+            Facts about this process: resident memory in bytes, whether torch is loaded.
+        """
+        settings, spec = self.settings, self._blocks[0].spec
+        if settings.inline:
+            self._inference = make_inline(settings, spec)
+        else:
+            from srl_ray.streams.remote import RemoteInference
+
+            assert signature is not None
+            self._inference = RemoteInference(settings.index, settings.epoch, spec.group.obs, signature, policy_worker)
+        self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring_size, trainers)
+        known = self._inference.signature
+        self._ring = [
+            _Slot(block, LaneTable(block.spec, settings.layout, known.action, known.state_size))
+            for block in self._blocks
+        ]
+        return process_facts()
+
+    def rewire(self, policy_worker: Any = None, trainers: Sequence[Any] | None = None) -> None:
+        """Use these handles from now on; None leaves a stream as it is."""
+        if policy_worker is not None and self._inference is not None:
+            self._inference.rewire(policy_worker)  # type: ignore[attr-defined]
+        if trainers is not None and self._samples is not None:
+            self._samples.rewire(trainers)
+
+    def stop(self) -> None:
+        """Have `run` return after the call under way."""
+        self._stop.set()
+
+    def report(self, acknowledged: int) -> ActorReport:
+        """Counters and the episodes numbered above `acknowledged`."""
+        with self._lock:
+            while self._episodes and self._episodes[0].number <= acknowledged:
+                self._episodes.popleft()
+            report = ActorReport(**{**vars(self._report), "episodes": list(self._episodes)})
+        report.seconds = dict(self._seconds)
+        if self._samples is not None:
+            report.lost_chunks = self._samples.lost_chunks
+        report.resends = getattr(self._inference, "resends", 0)
+        return report
+
+    # ----------------------------------------------------------------------------------------------------------- run
+
+    def run(self) -> ActorReport:
+        """Step until `stop`; returns the final report. Raises what an environment raised."""
+        assert self._inference is not None
+        try:
+            self._inference.install(0, 0)
+            for index, slot in enumerate(self._ring):
+                seed = derive_seed(self.settings.seed, "env", self.settings.index, index, self.settings.epoch)
+                slot.request = self._observe(index, slot, self._timed_step(slot, seed=seed))
+                self._post(index, slot)
+            while not self._stop.is_set():
+                for index, slot in enumerate(self._ring):
+                    self._advance(index, slot)
+                if all(slot.phase == "grant" for slot in self._ring):
+                    self._collect_grants(range(len(self._ring)), deadline_s=0.2)
+            return self.report(self._episode_number)
+        finally:
+            for block in self._blocks:
+                block.close()
+            self._inference.close()
+
+    def _advance(self, index: int, slot: _Slot) -> None:
+        """Move one block on as far as it goes without waiting for a grant."""
+        if slot.phase == "grant":
+            self._collect_grants([index], deadline_s=0.0)
+        if slot.phase == "reply" and not self._answer(index, slot):
+            return
+        if slot.phase == "go":
+            slot.request = self._observe(index, slot, self._timed_step(slot))
+            self._post(index, slot)
+
+    def _timed_step(self, slot: _Slot, seed: int | None = None) -> Any:
+        begin = perf_counter()
+        self._report.step_started_s = time()
+        step = slot.block.reset(seed) if seed is not None else slot.block.step(slot.lanes.actions)
+        self._report.step_started_s = 0.0
+        self._report.progress += 1
+        self._seconds["env"] += perf_counter() - begin
+        return step
+
+    def _observe(self, index: int, slot: _Slot, step: Any) -> Request:
+        begin = perf_counter()
+        request = slot.lanes.observe(step)
+        report, spec = self._report, slot.block.spec
+        report.env_steps += spec.num_envs
+        report.frames += spec.num_envs * spec.frame_skip
+        report.agent_steps += len(request.lanes) - int(request.value_only.sum())
+        if step.episodes:
+            self._record(index, slot, step.episodes)
+        self._seconds["rows"] += perf_counter() - begin
+        return request
+
+    def _record(self, index: int, slot: _Slot, records: list[EpisodeRecord]) -> None:
+        with self._lock:
+            for record in records:
+                self._episode_number += 1
+                self._report.discarded_episodes += record.discarded
+                self._episodes.append(
+                    FinishedEpisode(
+                        self._episode_number, time(), self.settings.index, index, slot.answered_by[1], record
+                    )
+                )
+
+    def _post(self, index: int, slot: _Slot) -> None:
+        assert slot.request is not None
+        assert self._inference is not None
+        request = slot.request
+        self._inference.post(
+            index,
+            InferenceRequest(request.obs, request.state, request.on_reset, np.zeros(request.num_rows, np.bool_)),
+        )
+        slot.phase = "reply"
+
+    def _answer(self, index: int, slot: _Slot) -> bool:
+        """Take the policy's answer and ship what it completes; False if it is not there yet."""
+        assert self._inference is not None
+        assert slot.request is not None
+        begin = perf_counter()
+        reply = self._inference.take(index, 1.0)
+        taken = perf_counter()
+        self._seconds["inference"] += taken - begin
+        if reply is None:
+            return False
+        slot.lanes.answer(slot.request, reply)
+        slot.answered_by = (reply.epoch, reply.version)
+        chunks = slot.lanes.ship()
+        slot.wanting = slot.lanes.ungranted()
+        self._seconds["rows"] += perf_counter() - taken
+        if chunks is not None or len(slot.wanting):
+            self._push(index, slot, chunks)
+        else:
+            slot.phase = "go"
+        return True
+
+    def _push(self, index: int, slot: _Slot, chunks: Chunks | None) -> None:
+        assert self._samples is not None
+        message = None
+        if chunks is not None:
+            self._report.chunks += len(chunks.lanes)
+            message = ChunkMessage(
+                chunks.arrays, chunks.lanes, chunks.oldest_version, chunks.trained_rows, chunks.trainer_epoch
+            )
+        self._samples.push(index, message, len(slot.wanting))
+        slot.phase = "grant"
+
+    def _collect_grants(self, slots: Sequence[int], deadline_s: float) -> None:
+        """Take one answer of the sample buffer, if there is one within the deadline."""
+        assert self._samples is not None
+        assert self._inference is not None
+        begin = perf_counter()
+        answer = self._samples.poll(slots, deadline_s)
+        self._seconds["wait"] += perf_counter() - begin
+        if answer is None:
+            return
+        index, grant = answer
+        slot = self._ring[index]
+        if grant.closed:
+            self._stop.wait(0.2)
+            self._samples.push(index, None, len(slot.wanting))
+            return
+        slot.lanes.grant(slot.wanting, grant.epoch)
+        begin = perf_counter()
+        self._inference.install(grant.epoch, grant.version)
+        self._seconds["weights"] += perf_counter() - begin
+        self._report.progress += 1
+        if slot.answered_by < (grant.epoch, grant.version) and len(slot.wanting):
+            slot.request = slot.lanes.ask_again(slot.wanting)
+            self._post(index, slot)
+        else:
+            slot.phase = "go"
+
+
+def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
+    """A copy of the policy in this process; imports torch."""
+    import torch
+
+    from srl_ray.models.factory import make_policy
+    from srl_ray.param_server.client import ParameterClient
+    from srl_ray.streams.inline import InlineInference, NoiseKey
+
+    torch.set_num_threads(settings.num_threads)
+    policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
+    policy.eval()  # type: ignore[attr-defined]
+    return InlineInference(
+        policy,
+        ParameterClient(settings.namespace, settings.policy_name),
+        NoiseKey(derive_seed(settings.seed, "actor", settings.epoch), settings.index),
+        joint=not settings.deterministic,
+        weights_timeout_s=settings.actors.weights_timeout_s,
+    )
+
+
+def process_facts() -> dict[str, float]:
+    """Resident memory in bytes and whether torch is loaded, of this process."""
+    import sys
+
+    import psutil
+
+    return {
+        "rss_bytes": float(psutil.Process(os.getpid()).memory_info().rss),
+        "torch": float("torch" in sys.modules),
+        "pid": float(os.getpid()),
+    }

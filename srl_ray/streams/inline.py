@@ -1,0 +1,150 @@
+"""Inline inference: the actor worker holds a copy of the policy and answers itself, batched over its ready blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from srl_ray.core.seeding import derive_seed
+from srl_ray.models.policy import Policy
+from srl_ray.param_server.client import ParameterClient
+from srl_ray.param_server.weights import install
+from srl_ray.streams.inference import InferenceReply, InferenceRequest, PolicySignature
+
+
+@dataclass
+class NoiseKey:
+    """Sampling noise comes from a generator seeded anew for every answer by (seed, worker, slot, sequence)."""
+
+    seed: int
+    worker: int
+
+
+class InlineInference:
+    """Answers in `take`, all posted slots in one batch (one by one in deterministic mode). One thread."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        parameters: ParameterClient | None,
+        noise: NoiseKey,
+        *,
+        joint: bool = True,
+        weights_timeout_s: float = 60.0,
+    ) -> None:
+        """Args:
+        policy: This process's own copy, in evaluation mode.
+        parameters: Where newer weights come from; None: the policy stays as it is.
+        joint: Join the posted slots into one batch.
+        """
+        self.policy = policy
+        self.signature = PolicySignature(policy.action_spec.field, policy.state_size)
+        self._parameters = parameters
+        self._noise = noise
+        self._joint = joint
+        self._weights_timeout_s = weights_timeout_s
+        self._posted: dict[int, InferenceRequest] = {}
+        self._answered: dict[int, InferenceReply] = {}
+        self._sequence: dict[int, int] = {}
+        self._generator = torch.Generator()
+        self.stamp = (-1, -1)
+
+    def install(self, epoch: int, version: int) -> None:
+        """Fetch and load weights at least this new, if those at hand are older.
+
+        Raises:
+            StreamError: they did not come within weights_timeout_s.
+        """
+        if self._parameters is None or self.stamp >= (epoch, version):
+            return
+        wanted = (epoch, version - 1)
+        weights = self._parameters.fetch_newer(max(wanted, self.stamp), deadline_s=self._weights_timeout_s)
+        if weights is not None:
+            install(self.policy, weights.flat)  # type: ignore[arg-type]
+            self.stamp = weights.stamp
+
+    def post(self, slot: int, request: InferenceRequest) -> None:
+        self._answered.pop(slot, None)
+        self._posted[slot] = request
+
+    def take(self, slot: int, deadline_s: float) -> InferenceReply | None:
+        if slot not in self._answered:
+            slots = list(self._posted) if self._joint else [slot]
+            self._answer(slots, [self._posted.pop(s) for s in slots])
+        return self._answered.pop(slot)
+
+    def _answer(self, slots: list[int], requests: list[InferenceRequest]) -> None:
+        first = slots[0]
+        self._sequence[first] = self._sequence.get(first, 0) + 1
+        self._generator.manual_seed(
+            derive_seed(self._noise.seed, "noise", self._noise.worker, first, self._sequence[first])
+        )
+        reply = act(self.policy, requests, self._generator, self.stamp)
+        offset = 0
+        for slot, request in zip(slots, requests):
+            rows = slice(offset, offset + request.num_rows)
+            offset = rows.stop
+            self._answered[slot] = InferenceReply(
+                reply.action[rows],
+                reply.log_prob[rows],
+                reply.value[rows],
+                reply.state[rows],
+                reply.version,
+                reply.epoch,
+            )
+
+    def close(self) -> None:
+        self._posted.clear()
+        self._answered.clear()
+
+
+def act(
+    policy: Policy,
+    requests: list[InferenceRequest],
+    generator: torch.Generator | None,
+    stamp: tuple[int, int],
+    device: torch.device | None = None,
+) -> InferenceReply:
+    """Answer several requests in one batch.
+
+    Args:
+        stamp: (epoch, version) of the policy's weights.
+        device: Where the policy lives; None: the CPU.
+    """
+    joined = requests[0] if len(requests) == 1 else _join(requests)
+    if not joined.num_rows:
+        signature = policy.action_spec.field
+        empty = np.zeros(0, np.float32)
+        return InferenceReply(
+            signature.zeros(0), empty, empty, np.zeros((0, policy.state_size), np.float32), stamp[1], stamp[0]
+        )
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        if not array.flags.writeable:
+            array = array.copy()
+        made = torch.from_numpy(array)
+        return made if device is None else made.to(device, non_blocking=True)
+
+    with torch.inference_mode():
+        result = policy.act(
+            {name: tensor(array) for name, array in joined.obs.items()},
+            tensor(joined.state),
+            tensor(joined.on_reset),
+            tensor(joined.deterministic),
+            generator,
+        )
+        action, log_prob, value, state = (
+            part.cpu().numpy() for part in (result.action, result.log_prob, result.value, result.state)
+        )
+    return InferenceReply(action, log_prob, value, state, stamp[1], stamp[0])
+
+
+def _join(requests: list[InferenceRequest]) -> InferenceRequest:
+    return InferenceRequest(
+        {name: np.concatenate([r.obs[name] for r in requests]) for name in requests[0].obs},
+        np.concatenate([r.state for r in requests]),
+        np.concatenate([r.on_reset for r in requests]),
+        np.concatenate([r.deterministic for r in requests]),
+    )
