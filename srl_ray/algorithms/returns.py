@@ -1,9 +1,9 @@
 """Advantages and value targets over chunks.
 
 All functions take [T, B] tensors of consecutive rows of lanes: `reward[t]` came after the action of row t;
-`terminated[t]` and `truncated[t]` say that row t itself is an episode's final row; `valid[t]` is false on padding. Nothing
-crosses a final row, and final and invalid rows get 0. The last row only lends its value. Arithmetic is float64 inside,
-results are float32.
+`terminated[t]` and `truncated[t]` say that row t itself is an episode's final row; `valid[t]` is false on padding.
+Nothing crosses a final row, and final and invalid rows get 0. The last row only lends its value. Arithmetic is float64
+inside, results are float32.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from srl_ray.core.errors import ConfigError
 from srl_ray.core.types import ACTION_MASK, FieldSpec
 from srl_ray.models.layers import RELU_GAIN, orthogonal
 
+VECTOR = "<vector>"
+"""Key of the concatenated vector fields among the prepared inputs."""
+
 NATURE_MIN_PIXELS = 36
 """Smallest height and width that the Nature network's strides leave something of."""
 
@@ -34,8 +37,8 @@ def split_fields(obs: Mapping[str, FieldSpec]) -> tuple[dict[str, FieldSpec], di
         else:
             raise ConfigError(
                 f"observation field {name!r} has shape {spec.shape} and dtype {spec.dtype}, for which there is no "
-                "encoder: expected numbers or booleans with up to two axes, or uint8 images [H, W, C] or [C, H, W]. Change "
-                "the environment's observation, or write a policy and name it with policy.target=module:callable."
+                "encoder: expected numbers or booleans with up to two axes, or uint8 images [H, W, C] or [C, H, W]. "
+                "Change the environment's observation, or name a policy of your own with policy.target=module:callable."
             )
     if not vectors and not images:
         raise ConfigError(f"the observation fields {sorted(obs)} hold nothing to decide on.")
@@ -89,19 +92,20 @@ class ImageEncoder(nn.Module):
         return x.flatten(1)
 
 
-class Encoder(nn.Module):
-    """Image features and (already normalised) vector fields side by side."""
+class FieldEncoder(nn.Module):
+    """Image features and the (already normalised) vector side by side."""
 
     def __init__(self, vector_size: int, images: Mapping[str, FieldSpec]) -> None:
         super().__init__()
-        self.image_names = list(images)
         encoders = [ImageEncoder(spec) for spec in images.values()]
+        self.image_names = list(images)
         self.images = nn.ModuleList(encoders)
+        self.has_vector = vector_size > 0
         self.out_size = vector_size + sum(encoder.out_size for encoder in encoders)
 
-    def forward(self, vector: Tensor | None, obs: Mapping[str, Tensor]) -> Tensor:
-        """Vector [n, F] (None without vector fields) and image fields [n, ...] → [n, out_size]."""
-        parts = [encoder(obs[name]) for name, encoder in zip(self.image_names, self.images, strict=True)]
-        if vector is not None:
-            parts.append(vector)
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Image fields [n, ...] and `VECTOR` [n, F] → [n, out_size]."""
+        parts = [encoder(inputs[name]) for name, encoder in zip(self.image_names, self.images, strict=True)]
+        if self.has_vector:
+            parts.append(inputs[VECTOR])
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

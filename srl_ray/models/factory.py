@@ -10,7 +10,8 @@ from srl_ray.core.errors import ConfigError
 from srl_ray.core.loading import load_object
 from srl_ray.core.types import ActionSpec, FieldSpec
 from srl_ray.models.actor_critic import ActorCritic
-from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, PolicyConfig
+from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, HideAndSeekPolicyConfig, PolicyConfig
+from srl_ray.models.hide_and_seek import HideAndSeekPolicy
 from srl_ray.models.policy import Policy
 
 
@@ -31,6 +32,8 @@ def make_policy(config: PolicyConfig, obs: Mapping[str, FieldSpec], action: Acti
         match config:
             case ActorCriticConfig():
                 return ActorCritic(config, obs, action)
+            case HideAndSeekPolicyConfig():
+                return HideAndSeekPolicy(config, obs, action)
             case CustomPolicyConfig():
                 policy: Policy = load_object(config.target, "policy.target")(obs, action, config)
                 return policy

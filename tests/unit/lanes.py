@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class Collector:
 class Bandit:
     """One step: the context [3] says which of three arms pays 1."""
 
-    obs = {"context": FieldSpec((3,), np.dtype(np.float32))}
+    obs: ClassVar = {"context": FieldSpec((3,), np.dtype(np.float32))}
 
     def __init__(self, seed: int, action: ActionSpec) -> None:
         self.action = action
@@ -129,7 +129,7 @@ class Bandit:
 class Recall:
     """A cue at the first row, noise for `delay` rows, then the cue must be named. Truncates instead at odd seeds."""
 
-    obs = {"cue": FieldSpec((3,), np.dtype(np.float32))}
+    obs: ClassVar = {"cue": FieldSpec((3,), np.dtype(np.float32))}
 
     def __init__(self, seed: int, action: ActionSpec, delay: int = 2) -> None:
         self.action = action
@@ -145,5 +145,5 @@ class Recall:
         is_last = self.t == self.delay
         reward = float(action[0] == self.cue) if is_last else 0.0
         self.t += 1
-        obs = {"cue": np.array([0, 0, self.t == self.delay], np.float32)}
+        obs: ClassVar = {"cue": np.array([0, 0, self.t == self.delay], np.float32)}
         return obs, reward, is_last and not self.is_truncating, is_last and self.is_truncating

@@ -16,9 +16,9 @@ from srl_ray.algorithms.ppo.minibatches import TrainedRows, trained_rows
 from srl_ray.algorithms.returns import gae
 from srl_ray.core.errors import NonFiniteError
 from srl_ray.core.types import ChunkLayout
-from srl_ray.models.actor_critic import OBS_PREFIX
 from srl_ray.models.normalization import RunningMoments
 from srl_ray.models.policy import Policy, Tensors
+from srl_ray.models.tower import OBS_PREFIX
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "rows")
 ADVANTAGE_EPS = 1e-5

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from srl_ray.core.types import ChunkLayout
-from srl_ray.models.actor_critic import BURN_IN_PREFIX, OBS_PREFIX
 from srl_ray.models.policy import Tensors
+from srl_ray.models.tower import BURN_IN_PREFIX, OBS_PREFIX
 
 
 @dataclass(frozen=True)
