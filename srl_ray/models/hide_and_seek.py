@@ -8,8 +8,8 @@ Each of the two networks, for one row:
     → residual self-attention over the entities that the mask shows → masked mean
     → with main's embedding: layer norm, dense + ReLU, layer norm → LSTM → layer norm → heads
 
-The actor's masks say what is visible, the critic's what exists. Entity numbers and feature widths come from the specs, so
-that the quadrant game and the random-rooms game use the same code.
+The actor's masks say what is visible, the critic's what exists. Entity numbers and feature widths come from the specs,
+so that the quadrant game and the random-rooms game use the same code.
 """
 
 from __future__ import annotations
@@ -149,23 +149,24 @@ class EntityEncoder(nn.Module):
 class EntityEmbedding(nn.Module):
     """Dense layer and ReLU of [main, features] per kind of entity, and of main alone.
 
-    W·[main, features] is W_main·main once per row plus W_features·features per entity; `main` holds the W_main of all kinds
-    (its own first) and their biases.
+    W·[main, features] is W_main·main once per row plus W_features·features per entity; `main` holds the W_main of all
+    kinds (its own first) and their biases.
     """
 
     def __init__(self, main_size: int, feature_sizes: list[int], embed: int) -> None:
         super().__init__()
         self.embed = embed
         self.main = nn.Linear(main_size, (1 + len(feature_sizes)) * embed)
-        self.features = nn.ModuleList(nn.Linear(size, embed, bias=False) for size in feature_sizes)
+        features = [nn.Linear(size, embed, bias=False) for size in feature_sizes]
+        self.features = nn.ModuleList(features)
         nn.init.zeros_(self.main.bias)
         with torch.no_grad():
-            main_weights = self.main.weight.chunk(1 + len(feature_sizes))
+            main_weights = self.main.weight.split(embed)
             # Xavier with the fan-in of the whole layer [main, features].
             for weight, size in zip(main_weights, [0, *feature_sizes], strict=True):
                 bound = math.sqrt(6.0 / (main_size + size + embed))
                 weight.uniform_(-bound, bound)
-            for layer, size in zip(self.features, feature_sizes, strict=True):
+            for layer, size in zip(features, feature_sizes, strict=True):
                 bound = math.sqrt(6.0 / (main_size + size + embed))
                 layer.weight.uniform_(-bound, bound)
 
@@ -207,8 +208,8 @@ def check_fields(obs: Mapping[str, FieldSpec]) -> None:
     for name, axes in expected.items():
         if name not in obs:
             raise ConfigError(
-                f"policy=hide_and_seek needs the observation field {name!r}; this environment has {sorted(obs)}. Choose "
-                "another policy, for example policy=actor_critic."
+                f"policy=hide_and_seek needs the observation field {name!r}; this environment has {sorted(obs)}. "
+                "Choose another policy, for example policy=actor_critic."
             )
         shape = obs[name].shape
         entity = name.rpartition("_")[2]

@@ -61,8 +61,8 @@ class Tower(nn.Module):
 class TowerPolicy(nn.Module):
     """A `Policy` of one shared tower or of an actor's and a critic's, with an action head and a value head.
 
-    A subclass says in `prepare` how observations become the towers' inputs (normalisation) and in `update_statistics` what
-    it learns from them. The recurrent state is the concatenation of the towers' states.
+    A subclass says in `prepare` how observations become the towers' inputs (normalisation) and in `update_statistics`
+    what it learns from them. The recurrent state is the concatenation of the towers' states.
 
     Args:
         obs: Observation field → spec.
