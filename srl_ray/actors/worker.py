@@ -139,11 +139,12 @@ class ActorWorker:
             EnvironmentFault: the environment breaks the contract or cannot be built.
             ConfigError: it does not exist.
         """
-        from srl_ray.envs.contract import check_contract
         from srl_ray.envs.factory import make_block
 
         settings = self.settings
         if settings.index == 0 and settings.epoch == 0:
+            from srl_ray.envs.contract import check_contract
+
             check_contract(settings.env)
         self._blocks = [make_block(settings.env) for _ in range(settings.actors.ring_size)]
         return self._blocks[0].spec

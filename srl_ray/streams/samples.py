@@ -11,6 +11,8 @@ from ray.exceptions import RayActorError
 
 from srl_ray.streams.sample_buffer import ChunkMessage, Grant, Producer
 
+SAMPLES_GROUP = "samples"
+"""Concurrency group of a trainer worker in which pushes run; one thread for each block that feeds it."""
 _PUSH_DEADLINE_S = 2.0
 
 
@@ -47,7 +49,8 @@ class SampleSink:
     def _send(self, slot: int, message: ChunkMessage | None, want: int) -> None:
         with self._lock:
             trainer = self._trainers[(self._worker * self._ring_size + slot) % len(self._trainers)]
-        ref = trainer.push.remote(self._producers[slot], message, want, _PUSH_DEADLINE_S)
+        push = trainer.push.options(concurrency_group=SAMPLES_GROUP)
+        ref = push.remote(self._producers[slot], message, want, _PUSH_DEADLINE_S)
         self._pending[slot] = (message, want, ref)
 
     def poll(self, slots: Sequence[int], deadline_s: float) -> tuple[int, Grant] | None:

@@ -20,7 +20,6 @@ from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
 from srl_ray.param_server.client import ParameterClient
 from srl_ray.param_server.weights import snapshot
-from srl_ray.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from srl_ray.streams.inference import PolicySignature
 from srl_ray.streams.sample_buffer import Chunk, ChunkMessage, Grant, Producer, SampleBuffer
 from srl_ray.trainer import process_group
@@ -203,6 +202,8 @@ class TrainerWorker:
 
     def save(self, folder: str, facts: dict[str, Any]) -> str:
         """Write a checkpoint between two updates; returns its path. `facts` are the driver's own (JSON)."""
+        from srl_ray.runtime.checkpoint import Checkpoint, save_checkpoint
+
         assert self._algorithm is not None
         with self._idle:
             checkpoint = Checkpoint(
@@ -218,6 +219,8 @@ class TrainerWorker:
             return str(save_checkpoint(Path(folder), checkpoint))
 
     def _load(self, path: Path) -> None:
+        from srl_ray.runtime.checkpoint import load_checkpoint
+
         assert self._algorithm is not None
         checkpoint = load_checkpoint(path)
         checkpoint.install_policy(self._policy)
