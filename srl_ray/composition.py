@@ -118,23 +118,22 @@ def overlay(tree: DictConfig, mapping: Mapping[str, Any]) -> DictConfig:
     Raises:
         ConfigError: an unknown key or a value of the wrong type.
     """
-    problems: list[str] = []
-    for key, value in _flatten(mapping, tree):
-        section, _, rest = key.partition(".")
+    values, problems = dict(_flatten(mapping)), list[str]()
+    for section in KINDS:
+        if f"{section}.kind" in values:
+            _replace_kind(tree, section, values.pop(f"{section}.kind"))
+    known = set(_keys(tree))
+    for key, value in values.items():
         try:
-            if section in KINDS and rest == "kind":
-                _replace_kind(tree, section, value)
-            elif key in _SECTIONS:
+            if key in _SECTIONS:
                 problems.append(f"{key} is a section, not a value; set one of its keys: {', '.join(_keys(tree[key]))}.")
-            elif _FREE_KEYS.fullmatch(key) or OmegaConf.select(tree, key, default=_ABSENT) is not _ABSENT:
+            elif key in known or _FREE_KEYS.fullmatch(key):
                 with flag_override(tree, "allow_objects", True):
                     OmegaConf.update(tree, key, value, force_add=bool(_FREE_KEYS.fullmatch(key)), merge=False)
             else:
                 problems.append(_unknown_key(key, tree))
         except OmegaConfBaseException as error:
             problems.append(_value_problem(key, value, error))
-        except ConfigError as error:
-            problems.append(str(error))
     if problems:
         raise configuration_error(problems)
     return tree
@@ -160,6 +159,17 @@ def section_object(tree: DictConfig, name: str) -> Any:
 def choices(group: str, directories: Sequence[Path] = ()) -> list[str]:
     """The files that `group=...` can pick."""
     return sorted({path.stem for root in directories or [conf_dir()] for path in (root / group).glob("*.yaml")})
+
+
+def summary(path: Path) -> str:
+    """The comment at the top of a configuration file, on one line."""
+    words: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if "@package" not in line:
+            words.append(line.strip("# "))
+    return " ".join(words)
 
 
 def nearest(word: str, known: Sequence[str], *, prefix: str = "") -> str:
@@ -211,7 +221,6 @@ def _hydra(directory: Path) -> Iterator[None]:
 
 # --- explaining ------------------------------------------------------------------------------------------------------
 
-_ABSENT = object()
 _ELSEWHERE = {
     "lr": "algorithm.learning_rate",
     "gamma": "algorithm.discount",
@@ -328,14 +337,13 @@ def _keys(tree: DictConfig, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _flatten(mapping: Mapping[str, Any], tree: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves with dotted keys, `kind` first; a mapping is a leaf where the tree holds a free dict or no dict."""
-    for key in sorted(mapping, key=lambda name: name != "kind"):
-        value, full = mapping[key], f"{prefix}{key}"
-        if isinstance(value, Mapping) and full in _SECTIONS:
-            yield from _flatten(value, tree, f"{full}.")
+def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values with dotted keys; a mapping that is no section is a value."""
+    for key, value in mapping.items():
+        if isinstance(value, Mapping) and f"{prefix}{key}" in _SECTIONS:
+            yield from _flatten(value, f"{key}.")
         else:
-            yield full, dict(value) if isinstance(value, Mapping) else value
+            yield f"{prefix}{key}", dict(value) if isinstance(value, Mapping) else value
 
 
 def _replace_kind(tree: DictConfig, section: str, kind: str) -> None:
@@ -349,10 +357,11 @@ def _replace_kind(tree: DictConfig, section: str, kind: str) -> None:
 
 
 def _value_problem(key: str, value: Any, error: Exception) -> str:
-    expected = re.search(r"could not be converted to (\w+)", str(error))
-    words = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
-    if expected and expected[1] in words:
-        return f"{key} must be {words[expected[1]]}, got {value!r}."
+    expected = re.search(r"could not be converted to (\w+)|is not a valid (bool)", str(error))
+    words = {"Integer": "an integer", "Float": "a number", "bool": "true or false", "String": "text"}
+    word = words.get(expected[1] or expected[2]) if expected else None
+    if word:
+        return f"{key} must be {word}, got {value!r}."
     return f"{key}={value!r}: {_plain_message(error)}"
 
 

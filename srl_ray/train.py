@@ -151,20 +151,14 @@ def _boolean(key: str, value: str) -> bool:
 
 
 def help_text() -> str:
-    from srl_ray.composition import GROUPS, choices, conf_dir
+    from srl_ray.composition import GROUPS, choices, conf_dir, summary
 
     width = max(len(name) for name in choices("experiment"))
     lines = [
-        f"  {name:<{width}}  {_summary(conf_dir() / 'experiment' / f'{name}.yaml')}" for name in choices("experiment")
+        f"  {name:<{width}}  {summary(conf_dir() / 'experiment' / f'{name}.yaml')}" for name in choices("experiment")
     ]
     groups = [f"  {group}={'|'.join(choices(group))}" for group in GROUPS if group != "experiment"]
     return HELP.format(experiments="\n".join(lines), choices="\n".join(groups))
-
-
-def _summary(path: Path) -> str:
-    """The first line of a configuration file's comment."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return next((line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line), "")
 
 
 def _say(text: str) -> None:
