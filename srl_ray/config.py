@@ -17,7 +17,6 @@ from srl_ray.actors.config import ActorsConfig
 from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, PPOConfig
 from srl_ray.core.errors import ConfigError
 from srl_ray.envs.config import EnvConfig
-from srl_ray.envs.hide_and_seek.config import HideAndSeekConfig
 from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, HideAndSeekPolicyConfig, PolicyConfig
 from srl_ray.placement.config import ClusterConfig, PlacementConfig
 from srl_ray.policy.config import PolicyWorkersConfig
@@ -321,6 +320,7 @@ def _env_problems(config: ExperimentConfig) -> Iterable[str]:
 
 def _hide_and_seek_problems(kwargs: Mapping[str, Any]) -> Iterable[str]:
     from srl_ray.composition import nearest
+    from srl_ray.envs.hide_and_seek.config import HideAndSeekConfig
 
     known = [item.name for item in fields(HideAndSeekConfig)]
     unknown = [key for key in kwargs if key not in known]
