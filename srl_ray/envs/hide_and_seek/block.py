@@ -21,7 +21,7 @@ from srl_ray.envs.hide_and_seek.config import (
 )
 from srl_ray.envs.hide_and_seek.episode import Episodes
 from srl_ray.envs.hide_and_seek.grab_lock import Grabbing, Locking, surface_distance
-from srl_ray.envs.hide_and_seek.layout import draw_layout
+from srl_ray.envs.hide_and_seek.layout import Layout, draw_layout
 from srl_ray.envs.hide_and_seek.model import agent_names
 from srl_ray.envs.hide_and_seek.observation import Observation, observation_specs
 from srl_ray.envs.hide_and_seek.physics import Physics
@@ -76,8 +76,7 @@ class HideAndSeekBlock:
         self._rngs = [np.random.default_rng((seed, env)) for env in range(num_envs)]
         everyone = np.arange(num_envs)
         self._begin_episodes(everyone)
-        self.rays.cast(self.physics.pose)
-        self._observe()
+        self.refresh()
         nothing = np.zeros((num_envs, self._agents), bool)
         return self._answer(
             on_reset=self.episodes.present.copy(), reward=nothing.astype(np.float32), truncated=nothing, episodes=[]
@@ -130,11 +129,25 @@ class HideAndSeekBlock:
             final_obs=final_obs,
         )
 
+    def start_in(self, env_index: int, layout: Layout) -> None:
+        """Begin a new episode of one environment in a world of your own, for tests, pictures and lessons.
+
+        The running episode is dropped without a record. The config fixes how many agents, boxes and ramps fit.
+        """
+        assert self._rngs, "reset comes before start_in"
+        self._begin_episodes(np.array([env_index]), [layout])
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring sights, lidar and observations up to date after poses in `physics` were edited by hand."""
+        self.rays.cast(self.physics.pose)
+        self._observe()
+
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
 
     def snapshot(self, env_index: int) -> Snapshot:
-        """Copies of what a drawing of one environment needs. Cheap, but not free: call it for drawn environments only."""
+        """Copies of what a drawing of one environment needs; cheap, but meant for the environments that are drawn."""
         episodes, agents, boxes = self.episodes, self._agents, self.episodes.num_boxes
         layout = episodes.layouts[env_index]
         assert layout is not None, "reset comes before snapshot"
@@ -223,12 +236,12 @@ class HideAndSeekBlock:
 
     # --- episodes -----------------------------------------------------------------------------------------------------
 
-    def _begin_episodes(self, ids: np.ndarray) -> None:
-        """New worlds for the environments `ids`; rays and observations are still those of the old ones."""
-        layouts, slots = [], []
-        for env in ids:
+    def _begin_episodes(self, ids: np.ndarray, layouts: list[Layout] | None = None) -> None:
+        """New worlds for the environments `ids`, drawn or given; rays and observations are still the old ones."""
+        layouts = layouts or [draw_layout(self._rngs[env], self.config) for env in ids]
+        slots = []
+        for env, layout in zip(ids, layouts, strict=True):
             rng = self._rngs[env]
-            layout = draw_layout(rng, self.config)
             self.episodes.begin(int(env), layout, int(rng.integers(2**63)))
             present = self.episodes.present[env]
             self.rays.set_world(
@@ -238,7 +251,6 @@ class HideAndSeekBlock:
                 box_sizes=layout.box_sizes,
                 exists=np.concatenate([present, self.episodes.exists[env]]),
             )
-            layouts.append(layout)
             slots.append(np.nonzero(present)[0])
         self.physics.reset(ids, layouts, slots)
         self.grabbing.reset(ids)
@@ -259,9 +271,7 @@ class HideAndSeekBlock:
     def _record(self, env: int) -> EpisodeRecord:
         returns = self._returns(env)
         length = int(self.episodes.step[env])
-        summary = self.statistics.summary(
-            env, self.episodes, self.physics.pose, self.locking.locked, self.returns[env]
-        )
+        summary = self.statistics.summary(env, self.episodes, self.physics.pose, self.locking.locked, self.returns[env])
         return EpisodeRecord(env, length, returns, dict.fromkeys(returns, length), summary)
 
     def _returns(self, env: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-# --- the world, equal in both scenarios (metres, seconds, newtons) -----------------------------------------------------
+# --- the world, equal in both scenarios (metres, seconds, newtons) --------------------------------------------------
 FLOOR_SIZE = 6.0
 GRID = 30
 CELL = FLOOR_SIZE / GRID
@@ -32,7 +32,7 @@ MOVEMENT_LEVELS = 11
 MOVEMENT_LIMIT = 0.9
 OUT_OF_AREA_REWARD = -10.0
 
-# --- the shape of an observation, equal in both scenarios, so that one network serves both ------------------------------
+# --- the shape of an observation, equal in both scenarios, so that one network serves both --------------------------
 BOX_ROWS = 9
 RAMP_ROWS = 2
 SELF_DIM = 10
@@ -133,8 +133,8 @@ class HideAndSeekConfig:
         num_seekers: (min, max) of the seekers of an episode, likewise.
         max_hiders: Agent slots of the hiders; fixes the agent ids and the observation's shape.
         max_seekers: Agent slots of the seekers.
-        preset: Integration: "faithful" (Euler, 15 substeps of 5 ms, as the original), "default" (Euler, 10 of 7.5 ms) or
-            "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, shorter pushes, stickier grabs).
+        preset: Integration: "faithful" (Euler, 15 substeps of 5 ms, as the original), "default" (Euler, 10 of 7.5 ms)
+            or "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, shorter pushes, stickier grabs).
         horizon: Steps of an episode; None takes the scenario's (240, 80).
         prep_fraction: Share of the horizon in which seekers are frozen and nobody is rewarded.
         num_boxes: (min, max) of the boxes of an episode; None takes the scenario's (3-9, 2). At most 9.
@@ -184,8 +184,8 @@ class HideAndSeekConfig:
             pair = (int(value[0]), int(value[1]))
             setattr(self, name, pair)
             _check(name, value, 0 <= pair[0] <= pair[1], "a pair with 0 <= min <= max")
-        _check("num_hiders", self.num_hiders, 1 <= self.num_hiders[0], "at least one hider")
-        _check("num_seekers", self.num_seekers, 1 <= self.num_seekers[0], "at least one seeker")
+        _check("num_hiders", self.num_hiders, self.num_hiders[0] >= 1, "at least one hider")
+        _check("num_seekers", self.num_seekers, self.num_seekers[0] >= 1, "at least one seeker")
         _check("max_hiders", self.max_hiders, self.num_hiders[1] <= self.max_hiders, f"at least {self.num_hiders[1]}")
         _check(
             "max_seekers", self.max_seekers, self.num_seekers[1] <= self.max_seekers, f"at least {self.num_seekers[1]}"

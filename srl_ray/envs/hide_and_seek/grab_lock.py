@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from srl_ray.envs.hide_and_seek.config import REACH, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.config import HideAndSeekConfig
 from srl_ray.envs.hide_and_seek.episode import Episodes
 from srl_ray.envs.hide_and_seek.physics import Physics
 from srl_ray.envs.hide_and_seek.snapshot import HIDERS, NOBODY, SEEKERS
@@ -101,8 +101,8 @@ class Locking:
         """Lock and unlock.
 
         An agent that does not ask to lock asks to unlock: there is no neutral. An agent of the owner's team frees the
-        object, or keeps it free, against team mates that ask to lock; opponents can do neither. Of an object that nobody
-        has locked yet, each team vetoes only its own.
+        object, or keeps it free, against team mates that ask to lock; opponents can do neither. Of an object that
+        nobody has locked yet, each team vetoes only its own.
 
         Args:
             physics: Joint limits are written: a locked object's four joints may not leave their present values.

@@ -11,6 +11,8 @@ from srl_ray.core.errors import ConfigError
 from srl_ray.envs.hide_and_seek import walls as walls_module
 from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
+    ARM_OFFSETS,
+    ARM_RADIUS,
     BAR_X_SIZE,
     BAR_Y_SIZE,
     CELL,
@@ -22,7 +24,7 @@ from srl_ray.envs.hide_and_seek.config import (
 )
 
 PLACEMENT_TRIES = 10
-AGENT_FOOTPRINT = (2 * AGENT_RADIUS, 2 * AGENT_RADIUS)
+AGENT_FOOTPRINT = (2 * max(x for x, _, _ in ARM_OFFSETS) + 2 * ARM_RADIUS, 2 * AGENT_RADIUS)
 
 PlacementRule = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 """Generator and footprint in cells → int [PLACEMENT_TRIES, 2], candidates for the lower-left cell."""
@@ -127,7 +129,8 @@ def _draw_walls(
 ) -> tuple[list[walls_module.Wall], int, bool] | None:
     if config.scenario == "quadrant":
         return walls_module.quadrant_walls(rng, door_dropout=config.door_dropout), 1, True
-    assert config.max_rooms is not None and config.outer_walls_probability is not None
+    assert config.max_rooms is not None
+    assert config.outer_walls_probability is not None
     num_rooms = int(rng.integers(1, config.max_rooms + 1))
     walls = walls_module.random_rooms(rng, num_rooms=num_rooms)
     if walls is None:
@@ -171,9 +174,10 @@ class _Grid:
             if covered.any():
                 continue
             covered[...] = True
-            slack = [cells[axis] * CELL - size[axis] for axis in (0, 1)]
-            shift = self.rng.random(2)
-            self.centres.append((x * CELL + shift[0] * slack[0] + size[0] / 2, y * CELL + shift[1] * slack[1] + size[1] / 2))
+            shift_x, shift_y = self.rng.random(2)  # shares of the slack between object and covered cells
+            centre_x = x * CELL + shift_x * (cells[0] * CELL - size[0]) + size[0] / 2
+            centre_y = y * CELL + shift_y * (cells[1] * CELL - size[1]) + size[1] / 2
+            self.centres.append((centre_x, centre_y))
             self.last_cell = (int(x), int(y))
             return True
         return False

@@ -46,12 +46,14 @@ def model_xml(config: HideAndSeekConfig, *, jacobian: str, is_sleep_on: bool) ->
     bodies = [_agent(name) for name in agents]
     bodies += [_box(f"box_{index}") for index in range(config.box_range[1])]
     bodies += [_ramp(f"ramp_{index}") for index in range(config.ramps)]
+    friction = config.rules.wall_friction
     walls = [
-        f'<geom name="wall_{index}" type="box" size=".01 .01 .01" pos="0 0 -10" friction="{config.rules.wall_friction}"/>'
+        f'<geom name="wall_{index}" type="box" size=".01 .01 .01" pos="0 0 -10" friction="{friction}"/>'
         for index in range(MAX_WALLS)
     ]
+    limits = f"-{MOVEMENT_LIMIT} {MOVEMENT_LIMIT}"
     motors = [
-        f'<motor joint="{name}_{joint}" gear="{MOTOR_GEAR}" ctrllimited="true" ctrlrange="-{MOVEMENT_LIMIT} {MOVEMENT_LIMIT}"/>'
+        f'<motor joint="{name}_{joint}" gear="{MOTOR_GEAR}" ctrllimited="true" ctrlrange="{limits}"/>'
         for name in agents
         for joint in ("x", "y", "yaw")
     ]

@@ -1,8 +1,8 @@
 """Lidar and line of sight without a simulator: analytic intersections of rays with the few shapes of the game.
 
 Every body only yaws, so the shapes are upright: walls are axis-aligned boxes, boxes are boxes with a yaw, a ramp is a
-box cut by the plane through its slope, an agent is three spheres. The floor can block neither kind of ray. Results equal
-those of MuJoCo's own ray casting (a test compares them); numpy on float32 is about twice as fast here.
+box cut by the plane through its slope, an agent is three spheres. The floor can block neither kind of ray. Results
+equal those of MuJoCo's own ray casting (a test compares them); numpy on float32 is about twice as fast here.
 
 In the arrays below the last axis runs over viewers (lidar) or over viewer-target pairs (sight) of all simulations, so
 that numpy's inner loops are long.
@@ -29,18 +29,19 @@ FAR = np.float32(1e6)
 HORIZON = np.float32(1e5)
 """Lidar distances beyond are misses."""
 TINY = np.float32(1e-7)
-RAMP_HALF = np.float32(RAMP_SIZE / 2)
+RAMP_HALF = np.array(RAMP_SIZE / 2, np.float32)
 SPHERE_RADII = np.array([AGENT_RADIUS] + [ARM_RADIUS] * len(ARM_OFFSETS), np.float32)[:, None, None]
 
 
 class RayCaster:
     """Lidar distances and the matrix of who sees what, for a block of simulations.
 
-    Letters: E simulations, A agent slots, B box slots, R ramp slots, O = B + R, K lidar rays, W walls, P viewers, Q pairs.
+    Letters: E simulations, A agent slots, B box slots, R ramp slots, O = B + R, K lidar rays, W walls, P viewers,
+    Q viewer-target pairs.
 
     Attributes:
-        lidar: float32 [E, A, K]; distance to the first hit, `LIDAR_MISS` where there is none. Directions are fixed in the
-            world, counter-clockwise from +x. Rows of absent agents are meaningless.
+        lidar: float32 [E, A, K]; distance to the first hit, `LIDAR_MISS` where there is none. Directions are fixed in
+            the world, counter-clockwise from +x. Rows of absent agents are meaningless.
         sees: bool [E, A, A + O]; whether the agent sees the agent or object. Every agent sees itself; nobody sees, and
             nothing is seen by, what does not exist.
     """
@@ -94,13 +95,14 @@ class RayCaster:
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
         world = _World(self, pose)
-        env, slot = np.nonzero(self._exists[: self.num_agents].T if ids is None else self._exists[: self.num_agents, ids].T)
+        present = self._exists[: self.num_agents].T
+        env, slot = np.nonzero(present if ids is None else present[ids])
         if ids is not None:
             env = ids[env]
         self._cast_lidar(world, env, slot)
         self._cast_sight(world, env, slot, ids)
 
-    # --- lidar ---------------------------------------------------------------------------------------------------------
+    # --- lidar ----------------------------------------------------------------------------------------------------
 
     def _cast_lidar(self, world: _World, env: np.ndarray, slot: np.ndarray) -> None:
         origin = world.agents[:, slot, env]  # [3, P]
@@ -151,7 +153,7 @@ class RayCaster:
         np.copyto(along, FAR, where=along < 0)
         return along.min(axis=0)
 
-    # --- sight ---------------------------------------------------------------------------------------------------------
+    # --- sight ----------------------------------------------------------------------------------------------------
 
     def _cast_sight(self, world: _World, env: np.ndarray, slot: np.ndarray, ids: np.ndarray | None) -> None:
         if ids is None:

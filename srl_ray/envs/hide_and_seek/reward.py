@@ -25,14 +25,14 @@ class Reward:
         self._half = np.array([(x_max - x_min) / 2, (y_max - y_min) / 2])
         self._are_objects_penalised = config.rules.are_objects_penalised
         self._prep_steps = config.prep_steps
-        self.is_seen = np.zeros(num_envs, bool)
+        self.is_seen: np.ndarray = np.zeros(num_envs, bool)
         self.is_agent_out = np.zeros((num_envs, config.max_agents), bool)
 
     def update(self, episodes: Episodes, pose: np.ndarray, sees: np.ndarray) -> np.ndarray:
         """float32 [E, A]; rewards of the step that led to the poses [E, N, 4] and sights [E, A, N]."""
         agents = len(episodes.team)
-        hiders = len(episodes.is_hider.nonzero()[0])
-        self.is_seen = sees[:, hiders:, :hiders].any(axis=(1, 2))
+        hiders = int(episodes.is_hider.sum())
+        self.is_seen = np.asarray(sees[:, hiders:, :hiders].any(axis=(1, 2)))
         is_out = (np.abs(pose[..., :2] - self._centre) > self._half).any(axis=2)
         self.is_agent_out = is_out[:, :agents] & episodes.present
         hiders_reward = np.where(self.is_seen, -1.0, 1.0)[:, None]

@@ -28,8 +28,8 @@ class Snapshot:
         box_sizes: [B, 3] full side lengths along the box's own axes.
         box_locked: bool [B].
         box_owner_teams: int [B], team of whoever locked the box last (0 hiders, 1 seekers, -1 nobody yet).
-        ramp_centres: [R, 3] centre of the ramp's bounding cube of side `ramp_size`. In the ramp's own frame the vertical
-            face is at -y and the slope descends towards +y.
+        ramp_centres: [R, 3] centre of the ramp's bounding cube of side `ramp_size`. In the ramp's own frame the
+            vertical face is at -y and the slope descends towards +y.
         ramp_yaws: [R].
         ramp_locked: bool [R].
         ramp_owner_teams: int [R], as box_owner_teams.

@@ -1,4 +1,4 @@
-"""Behaviour statistics of an episode: the detectors of the published stages (Baker et al. 2019, section 5 and figure 3)."""
+"""Behaviour statistics of an episode: the detectors of the published stages (Baker et al. 2019, section 5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Statistics:
     Keys of a summary:
         max_box_move, max_ramp_move: Largest displacement of a box (ramp) from where it started, m; with `_prep`, at the
             end of the preparation; with `_main`, since then.
-        num_box_lock, num_ramp_lock: Boxes (ramps) that are locked at the end; with `_prep`, at the end of the preparation.
+        num_box_lock, num_ramp_lock: Boxes (ramps) that are locked at the end; with `_prep`, at the end of the
+            preparation.
         hider_return, seeker_return: Undiscounted return of the first hider and of the last seeker.
         hiders_seen_fraction: Share of the rewarded steps in which a seeker sees a hider.
         raised_fraction: Share of agent steps above 0.4 m: on a box, a ramp or a wall.
@@ -105,7 +106,11 @@ class Statistics:
             for kind, rows in kinds.items()
             for key in moves
         }
-        result |= {f"num_{kind}_lock{key}": float(locks[key][rows].sum()) for kind, rows in kinds.items() for key in locks}
+        result |= {
+            f"num_{kind}_lock{key}": float(lock[rows].sum())
+            for kind, rows in kinds.items()
+            for key, lock in locks.items()
+        }
         present = episodes.present[env]
         steps = int(episodes.step[env])
         agent_steps = max(1, steps * int(present.sum()))

@@ -1,9 +1,10 @@
-"""Walls on the 30 x 30 grid: the random-rooms generator, the quadrant, and the doors (Baker et al. 2019, appendix A)."""
+"""Walls on the 30 x 30 grid: the random-rooms generator, the quadrant, and the doors (Baker et al. 2019, app. A)."""
 
 from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def quadrant_walls(rng: np.random.Generator, *, door_dropout: float) -> list[Wal
 def cut_door(rng: np.random.Generator, wall: Wall) -> list[Wall]:
     """The pieces of an inner wall around one door, which never spans a junction; the wall itself if it is too short."""
     cells = sorted({*wall.junctions[LOWER], *wall.junctions[UPPER]})
-    stretches = [(a, b) for a, b in zip(cells, cells[1:], strict=False) if b - a >= DOOR_CELLS + 1]
+    stretches = [(a, b) for a, b in pairwise(cells) if b - a >= DOOR_CELLS + 1]
     if not stretches:
         return [wall]
     begin, end = stretches[int(rng.integers(len(stretches)))]

@@ -1,0 +1,150 @@
+"""Promises about how bodies move: forces, pushing, locking against pushes, ramps, standing on boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from srl_ray.envs.hide_and_seek import make_block
+from srl_ray.envs.hide_and_seek.staging import Stage
+from srl_ray.envs.hide_and_seek.walls import Wall
+
+pytestmark = pytest.mark.unit
+
+RIGHT, FULL_RIGHT = np.pi / 2, (10, 5, 5, 0, 0)
+"""Yaw that looks along +x; action that pushes along +x with full force."""
+
+
+@pytest.fixture(scope="module", params=["faithful", "default", "fast"])
+def stage(request: pytest.FixtureRequest) -> Stage:
+    return Stage(make_block(1, preset=request.param, prep_fraction=0.0))
+
+
+def test_no_action_moves_nobody(stage: Stage) -> None:
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=[(3.0, 3.0)])
+    stage.step(10)
+    before = stage.pose("hider_0").copy()
+    stage.step(20)
+    np.testing.assert_allclose(stage.pose("hider_0"), before, atol=1e-6)
+
+
+@pytest.mark.parametrize("yaw", [0.0, 2.0])
+def test_full_force_moves_along_world_x_at_the_published_speed(stage: Stage, yaw: float) -> None:
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)])
+    stage.place("hider_0", yaw=yaw)
+    stage.step(10)
+    stage.step(hider_0=FULL_RIGHT)
+    first = {"faithful": 4.13, "default": 4.17, "fast": 4.06}[stage.block.config.preset]
+    assert stage.velocity("hider_0")[0] == pytest.approx(first, abs=0.02)
+    stage.step(4, hider_0=FULL_RIGHT)
+    speeds = [stage.step(hider_0=FULL_RIGHT) and stage.velocity("hider_0")[0] for _ in range(8)]
+    assert 7.9 < np.mean(speeds) < 8.2
+    assert stage.velocity("hider_0")[1] == pytest.approx(0.0, abs=1e-6)
+    assert stage.pose("hider_0")[3] == pytest.approx(yaw, abs=1e-6)
+
+
+def test_yaw_torque_turns_at_a_constant_rate(stage: Stage) -> None:
+    for level, turn in ((10, 0.675), (6, 0.135), (0, -0.675)):
+        stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)])
+        stage.step(3, hider_0=(5, 5, level, 0, 0))
+        before = stage.pose("hider_0")[3]
+        stage.step(hider_0=(5, 5, level, 0, 0))
+        assert stage.pose("hider_0")[3] - before == pytest.approx(turn, abs=0.01)
+
+
+def test_a_free_cube_can_be_pushed(stage: Stage) -> None:
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=[(1.41, 1.0)])
+    stage.step(15, hider_0=FULL_RIGHT)
+    assert stage.pose("box_0")[0] > 4.41
+    assert stage.pose("box_0")[2] == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize("pushers", [1, 3])
+def test_a_locked_cube_yields_millimetres_and_springs_back(stage: Stage, pushers: int) -> None:
+    stage.start(hiders=[(1.0 - 0.31 * i, 1.0) for i in range(pushers)], seekers=[(5.0, 5.0)], boxes=[(1.41, 1.0)])
+    names = [f"hider_{i}" for i in range(pushers)]
+    for name in names:
+        stage.place(name, yaw=RIGHT)
+    stage.step(2, **{name: (5, 5, 5, 0, 1) for name in names})
+    assert stage.is_locked("box_0")
+    before = stage.pose("box_0").copy()
+    furthest = 0.0
+    for _ in range(10):
+        stage.step(**{name: (10, 5, 5, 0, 1) for name in names})
+        furthest = max(furthest, np.linalg.norm(stage.pose("box_0")[:3] - before[:3]))
+    soft = 0.015 if stage.block.config.preset == "fast" else 0.01
+    assert furthest < (soft if pushers == 1 else 0.025)
+    stage.step(6, **{name: (0, 5, 5, 0, 1) for name in names})
+    np.testing.assert_allclose(stage.pose("box_0"), before, atol=1e-3)
+
+
+def test_a_box_locked_in_the_air_stays_and_falls_when_unlocked(stage: Stage) -> None:
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=[(1.42, 1.0)])
+    stage.place("hider_0", yaw=RIGHT)
+    stage.place("box_0", z=0.45)
+    stage.step(30, hider_0=(5, 5, 5, 0, 1))
+    assert stage.is_locked("box_0")
+    assert stage.pose("box_0")[2] == pytest.approx(0.45, abs=0.005)
+    body = 1 + stage.block.physics.num_agents
+    assert not stage.block.physics.batch.get_data(0).body_awake[body]
+    stage.step(6)
+    assert not stage.is_locked("box_0")
+    assert stage.pose("box_0")[2] == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize(("level", "is_enough"), [(8, False), (9, True)])
+def test_climbing_a_ramp_onto_a_locked_cube_needs_force_level_4(stage: Stage, level: int, is_enough: bool) -> None:
+    # the ramp's slope rises towards -y; the cube stands behind its vertical face
+    stage.start(hiders=[(3.0, 3.85)], seekers=[(5.0, 5.0)], boxes=[(3.0, 2.95)], ramps=[(3.0, 3.45)])
+    physics = stage.block.physics
+    physics.joint_range[0, physics.num_agents] = stage.pose("box_0")[:, None]
+    physics.joint_limited[0, physics.num_agents] = True
+    is_on_top = False
+    for _ in range(15):
+        stage.step(hider_0=(5, 10 - level, 5, 0, 0))
+        is_on_top |= abs(stage.pose("hider_0")[1] - 2.95) < 0.25 and stage.pose("hider_0")[2] > 0.63
+    assert is_on_top == is_enough
+
+
+def test_a_ramp_carries_over_a_low_wall_that_stops_everybody_else(stage: Stage) -> None:
+    wall = [Wall(0, 10, 2, 27)]  # along x at y = 2.1
+    stage.start(hiders=[(3.0, 3.2)], seekers=[(5.0, 5.0)], walls=wall)
+    stage.step(15, hider_0=(5, 0, 5, 0, 0))
+    assert 0.13 < stage.pose("hider_0")[1] - 2.15 < 0.2
+    stage.start(hiders=[(3.0, 3.2)], seekers=[(5.0, 5.0)], ramps=[(3.0, 2.41)], walls=wall)
+    stage.step(15, hider_0=(5, 0, 5, 0, 0))
+    assert stage.pose("hider_0")[1] < 1.9
+
+
+def test_a_cube_can_be_dragged_through_a_door() -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0))
+    walls = [Wall(0, 10, 2, 13), Wall(0, 10, 16, 27)]  # at y = 2.1, door between x = 2.75 and 3.45
+    stage.start(hiders=[(3.1, 2.6)], seekers=[(5.0, 5.0)], boxes=[(3.1, 3.05)], walls=walls)
+    stage.place("hider_0", yaw=np.pi)
+    stage.step(8, hider_0=(5, 2, 5, 1, 0))
+    assert stage.held_by("hider_0") == "box_0"
+    assert stage.pose("box_0")[1] < 1.8
+
+
+def test_standing_on_a_cube_keeps_the_height_and_surfing_moves_both(stage: Stage) -> None:
+    stage.start(hiders=[(1.0, 1.1)], seekers=[(5.0, 5.0)], boxes=[(1.0, 1.0)])
+    stage.place("hider_0", z=0.65)
+    stage.step(3)
+    for _ in range(20):
+        stage.step()
+        assert stage.pose("hider_0")[2] == pytest.approx(0.65, abs=0.01)
+    before = stage.pose("box_0").copy()
+    stage.step(10, hider_0=(10, 5, 5, 1, 0))
+    assert stage.held_by("hider_0") == "box_0"
+    assert stage.pose("box_0")[0] - before[0] > 3.0
+    assert np.linalg.norm(stage.pose("hider_0")[:2] - stage.pose("box_0")[:2]) < 0.3
+
+
+def test_toggling_a_lock_does_not_let_a_box_drift() -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0))
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=[(1.42, 1.0)])
+    stage.place("hider_0", yaw=RIGHT)
+    before = stage.pose("box_0").copy()
+    for step in range(200):
+        stage.step(hider_0=(5, 5, 5, 0, step % 2))
+    np.testing.assert_allclose(stage.pose("box_0"), before, atol=1e-2)
