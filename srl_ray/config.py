@@ -99,8 +99,8 @@ class ExperimentConfig:
         if budget is not None and self.env.envs_per_block > budget:
             notes.append(
                 f"env.envs_per_block={self.env.envs_per_block} environments begin their chunks together, but only "
-                f"{budget} chunks may be under way with these trainers.batch_chunks, max_staleness and reuse: some will "
-                "be too stale to train on. Raise trainers.batch_chunks or lower env.envs_per_block."
+                f"{budget} chunks may be under way with these trainers.batch_chunks, max_staleness and reuse: some "
+                "will be too stale to train on. Raise trainers.batch_chunks or lower env.envs_per_block."
             )
         if self.stop == StopConfig():
             notes.append("no stop.env_steps, stop.seconds or stop.episode_return: the run goes on until interrupted.")
