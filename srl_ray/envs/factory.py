@@ -37,33 +37,51 @@ def make_block(config: EnvConfig, num_envs: int | None = None) -> EnvBlock:
         EnvironmentFault: the environment raised while it was built.
     """
     count = config.envs_per_block if num_envs is None else num_envs
-    match config:
-        case EnvConfig(id="", factory=None):
-            raise ConfigError(
-                "env.id is empty: give a gymnasium id (env.id=CartPole-v1) or env.factory=module:callable."
-            )
-        case EnvConfig(factory=None, id="hide_and_seek"):
-            return _make_hide_and_seek(config, count)
-        case EnvConfig(factory=None, vectorization="native"):
-            return _make_native(config, count)
-        case EnvConfig(factory=None):
-            return _make_gym_block(config, count, _gymnasium_maker(config), config.id)
-        case _:
-            return _make_from_factory(config, count)
+    made, build = build_raw(config, count)
+    return as_block(made, build, config, count)
 
 
-def make_single_env(config: EnvConfig) -> gymnasium.Env[Any, Any] | None:
-    """One gymnasium environment as the block would build it; None where `config` names anything else."""
-    if config.factory is None:
-        if config.id == "hide_and_seek" or config.vectorization == "native":
-            return None
-        env: gymnasium.Env[Any, Any] = _build_first(_gymnasium_maker(config), config.id)
-        return env
-    made = _call_factory(config, 1)
-    if isinstance(made, VectorEnv) or _is_block(made):
-        made.close()
-        return None
-    return made  # type: ignore[no-any-return]
+def build_raw(config: EnvConfig, num_envs: int) -> tuple[Any, Callable[[], Any]]:
+    """What `config` names (an environment, a vector environment or a block), and what makes another one."""
+    build = _maker(config, num_envs)
+    return _build_first(build, env_name(config)), build
+
+
+def as_block(made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: int) -> EnvBlock:
+    """Wrap what was built; `build` makes further environments and replacements."""
+    from srl_ray.envs.vector_block import VectorBlock
+
+    name = env_name(config)
+    faults: dict[str, Any] = {
+        "step_timeout_s": config.step_timeout_s,
+        "on_error": config.on_error,
+        "on_nonfinite": config.on_nonfinite,
+        "max_faults": config.max_faults,
+    }
+    block: EnvBlock
+    if is_block(made):
+        block = made
+    elif isinstance(made, VectorEnv):
+        block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **faults)
+    elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
+        block = GymBlock(build, num_envs, env_id=name, first_env=made, **faults)
+    else:
+        raise ConfigError(
+            f"env.factory={name!r} returned {type(made).__name__}; expected a gymnasium environment, a gymnasium "
+            "vector environment or an EnvBlock (spec, reset, step, close)."
+        )
+    if block.spec.num_envs != num_envs:
+        block.close()
+        raise ConfigError(
+            f"environment {name!r} came with {block.spec.num_envs} environments where {num_envs} were asked for "
+            "(env.envs_per_block). Give the factory a parameter `num_envs`, or set env.envs_per_block to its number."
+        )
+    return block
+
+
+def is_block(made: Any) -> bool:
+    """Whether it is an EnvBlock and not one of gymnasium's classes."""
+    return isinstance(made, EnvBlock) and not isinstance(made, gymnasium.Env | VectorEnv)
 
 
 def env_name(config: EnvConfig) -> str:
@@ -75,105 +93,65 @@ def env_name(config: EnvConfig) -> str:
     return str(getattr(config.factory, "__name__", repr(config.factory)))
 
 
-# ------------------------------------------------------------------------------------------------------------ the kinds
+# ----------------------------------------------------------------------------------------------------------- the kinds
 
 
-def _make_hide_and_seek(config: EnvConfig, num_envs: int) -> EnvBlock:
+def _maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
+    match config:
+        case EnvConfig(id="", factory=None):
+            raise ConfigError(
+                "env.id is empty: give a gymnasium id (env.id=CartPole-v1) or env.factory=module:callable."
+            )
+        case EnvConfig(factory=None, id="hide_and_seek"):
+            return _hide_and_seek_maker(config, num_envs)
+        case EnvConfig(factory=None, vectorization="native"):
+            return _native_maker(config, num_envs)
+        case EnvConfig(factory=None):
+            return _gymnasium_maker(config)
+        case _:
+            return _factory_maker(config, num_envs)
+
+
+def _hide_and_seek_maker(config: EnvConfig, num_envs: int) -> Callable[[], EnvBlock]:
     try:
         from srl_ray.envs.hide_and_seek.block import make_block as make_hide_and_seek
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigError(
             f"env.id='hide_and_seek' needs a package that is not installed ({error}). Install it with "
             "`pip install 'mujoco>=3.17,!=4.0.0'`."
         ) from error
-    block: EnvBlock = make_hide_and_seek(num_envs, **config.kwargs)
-    return block
+    return lambda: make_hide_and_seek(num_envs, **config.kwargs)
 
 
-def _make_gym_block(
-    config: EnvConfig,
-    num_envs: int,
-    make_env: Callable[[], gymnasium.Env[Any, Any]],
-    env_id: str,
-    first_env: gymnasium.Env[Any, Any] | None = None,
-) -> EnvBlock:
-    return GymBlock(
-        make_env,
-        num_envs,
-        env_id=env_id,
-        step_timeout_s=config.step_timeout_s,
-        on_error=config.on_error,
-        on_nonfinite=config.on_nonfinite,
-        max_faults=config.max_faults,
-        first_env=_build_first(make_env, env_id) if first_env is None else first_env,
-    )
-
-
-def _make_vector_block(config: EnvConfig, make_env: Callable[[], Any], env_id: str, first_env: Any) -> EnvBlock:
-    from srl_ray.envs.vector_block import VectorBlock
-
-    return VectorBlock(
-        make_env,
-        env_id=env_id,
-        autoreset=config.autoreset,
-        step_timeout_s=config.step_timeout_s,
-        on_error=config.on_error,
-        on_nonfinite=config.on_nonfinite,
-        max_faults=config.max_faults,
-        first_env=first_env,
-    )
-
-
-def _make_native(config: EnvConfig, num_envs: int) -> EnvBlock:
+def _gymnasium_maker(config: EnvConfig) -> Callable[[], gymnasium.Env[Any, Any]]:
     env_id = _import_prefix(config.id)
-    spec = _find_spec(env_id)
-    if spec.vector_entry_point is None:
+    _find_spec(env_id)
+    # The checker of gymnasium would repeat at run time what `check_contract` says in clearer words before the run.
+    kwargs = {"disable_env_checker": True, **config.kwargs}
+    return lambda: gymnasium.make(env_id, **kwargs)
+
+
+def _native_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
+    env_id = _import_prefix(config.id)
+    if _find_spec(env_id).vector_entry_point is None:
         raise ConfigError(
             f"env.vectorization=native: {config.id!r} has no vector entry point of its own. Use env.vectorization=sync."
         )
-
-    def make_env() -> Any:
-        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **config.kwargs)
-
-    return _make_vector_block(config, make_env, config.id, _build_first(make_env, config.id))
+    mode: Any = "vector_entry_point"
+    return lambda: gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode=mode, **config.kwargs)
 
 
-def _make_from_factory(config: EnvConfig, num_envs: int) -> EnvBlock:
-    name = env_name(config)
-    first = _call_factory(config, num_envs)
-    if _is_block(first):
-        block: EnvBlock = first
-        found = block.spec.num_envs
-    elif isinstance(first, VectorEnv):
-        block = _make_vector_block(config, lambda: _call_factory(config, num_envs), name, first)
-        found = first.num_envs
-    elif isinstance(first, gymnasium.Env) or hasattr(first, "observation_space"):
-        return _make_gym_block(config, num_envs, lambda: _call_factory(config, num_envs), name, first)
-    else:
-        raise ConfigError(
-            f"env.factory={name!r} returned {type(first).__name__}; expected a gymnasium environment, a gymnasium "
-            "vector environment or an EnvBlock (spec, reset, step, close)."
-        )
-    if found != num_envs:
-        block.close()
-        raise ConfigError(
-            f"env.factory={name!r} returned {found} environments where {num_envs} were asked for (env.envs_per_block). "
-            "Give the factory a parameter `num_envs`, or set env.envs_per_block to its number."
-        )
-    return block
-
-
-# -------------------------------------------------------------------------------------------------------------- helpers
-
-
-def _call_factory(config: EnvConfig, num_envs: int) -> Any:
+def _factory_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
     factory = load_object(config.factory, "env.factory") if isinstance(config.factory, str) else config.factory
     if not callable(factory):
         raise ConfigError(f"env.factory={config.factory!r} is a {type(factory).__name__}; expected something callable.")
     kwargs = dict(config.kwargs)
     if _takes_num_envs(factory):
         kwargs.setdefault("num_envs", num_envs)
-    return _build_first(lambda: factory(**kwargs), env_name(config))
+    return lambda: factory(**kwargs)
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _takes_num_envs(factory: Any) -> bool:
@@ -181,10 +159,6 @@ def _takes_num_envs(factory: Any) -> bool:
         return "num_envs" in inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _is_block(made: Any) -> bool:
-    return isinstance(made, EnvBlock) and not isinstance(made, gymnasium.Env | VectorEnv)
 
 
 def _build_first(make_env: Callable[[], Any], name: str) -> Any:
@@ -202,14 +176,6 @@ def _build_first(make_env: Callable[[], Any], name: str) -> Any:
             f"building it failed: {type(error).__name__}: {error}",
             traceback="".join(traceback.format_exception(error)),
         ) from error
-
-
-def _gymnasium_maker(config: EnvConfig) -> Callable[[], gymnasium.Env[Any, Any]]:
-    env_id = _import_prefix(config.id)
-    _find_spec(env_id)
-    # The checker of gymnasium would repeat at run time what `check_contract` says in clearer words before the run.
-    kwargs = {"disable_env_checker": True, **config.kwargs}
-    return lambda: gymnasium.make(env_id, **kwargs)
 
 
 def _import_prefix(env_id: str) -> str:

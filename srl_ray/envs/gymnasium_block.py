@@ -166,7 +166,7 @@ class GymBlock:
                 write(e, obs)
                 reward_t = float(reward_t)
             except (TypeError, ValueError) as error:
-                raise self._breach(e, _explain_step(result, error)) from error
+                raise self._breach(e, explain_step(result, error)) from error
             lengths[e] += 1
             if not -MAX_FLOAT32 <= reward_t <= MAX_FLOAT32:
                 broken_reward.append((e, reward_t))
@@ -463,7 +463,7 @@ def make_mask_check(rows: Arrays, action: Any, env_id: str) -> Callable[[np.ndar
     return check
 
 
-def _explain_step(result: Any, error: BaseException) -> ContractBreach:
+def explain_step(result: Any, error: BaseException | None) -> ContractBreach:
     """Why the answer of `step` could not be read."""
     if isinstance(error, ContractBreach):
         return error
