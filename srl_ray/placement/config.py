@@ -34,6 +34,7 @@ class ClusterConfig:
         num_cpus: CPUs of a fresh local Ray; null: the cores this process may use.
         num_gpus: GPUs of a fresh local Ray; null: what Ray detects.
         object_store_bytes: Object store of a fresh local Ray; null: a quarter of free memory, at most 2 GiB.
+        temp_dir: Folder for the temporary files of a fresh local Ray; null: RAY_TMPDIR or the system's. A short path.
         placement_timeout_s: How long to wait for the placement group.
         start_timeout_s: How long workers may take to set up.
     """
@@ -42,6 +43,7 @@ class ClusterConfig:
     num_cpus: int | None = None
     num_gpus: int | None = None
     object_store_bytes: int | None = None
+    temp_dir: str | None = None
     placement_timeout_s: float = 60.0
     start_timeout_s: float = 180.0
 
