@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 
 from srl_ray.core.errors import ConfigError, EnvironmentFault
 from srl_ray.core.loading import load_object
+from srl_ray.core.types import BlockSpec
 from srl_ray.envs.block import EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.gymnasium_block import GymBlock
@@ -80,8 +81,8 @@ def as_block(made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: i
 
 
 def is_block(made: Any) -> bool:
-    """Whether it is an EnvBlock and not one of gymnasium's classes."""
-    return isinstance(made, EnvBlock) and not isinstance(made, gymnasium.Env | VectorEnv)
+    """Whether it is an EnvBlock; environments of gymnasium have a `spec` too, of another kind."""
+    return isinstance(made, EnvBlock) and isinstance(made.spec, BlockSpec)
 
 
 def env_name(config: EnvConfig) -> str:
@@ -189,14 +190,12 @@ def _import_prefix(env_id: str) -> str:
     known = _known_package(bare)
     if known is not None and bare not in gymnasium.registry:
         try:
-            module = importlib.import_module(known.module)
+            gymnasium.register_envs(importlib.import_module(known.module))
         except ImportError as error:
             raise ConfigError(
                 f"env.id={env_id!r} needs the package {known.package!r}, which is not installed ({error}). "
                 f"Install it with `pip install {known.install}`."
             ) from error
-        if not hasattr(module, "gymnasium"):
-            gymnasium.register_envs(module)
     return bare
 
 

@@ -103,7 +103,7 @@ class GymBlock:
         self._reward = np.zeros((num_envs, 1), np.float32)
         self._terminated = np.zeros((num_envs, 1), np.bool_)
         self._truncated = np.zeros((num_envs, 1), np.bool_)
-        self._mask_check = make_mask_check(self._rows, self._actions.spec, env_id)
+        self._mask_check = MaskCheck.make(self._rows, self._actions.spec, env_id)
 
         self._seed = 0
         self._is_started = False
@@ -131,6 +131,8 @@ class GymBlock:
         """Step every environment; reset those whose episode ended or failed."""
         if not self._is_started:
             raise RuntimeError("GymBlock.step was called before reset")
+        if self._mask_check is not None:
+            self._mask_check.look_at_actions(self._always_present[:, 0], actions[:, 0], self._lengths)
         decoded = self._actions.decode(actions[:, 0])
         write, rewards, returns, lengths = self._write, self._reward, self._returns, self._lengths
         terminated_flags, truncated_flags = self._terminated, self._truncated
@@ -328,7 +330,7 @@ class GymBlock:
 
     def _answer(self, num_final: int, final_lanes: list[int], episodes: list[EpisodeRecord]) -> BlockStep:
         if self._mask_check is not None:
-            self._mask_check(self._always_present, self._lengths)
+            self._mask_check.look_at_masks(self._always_present[:, 0], self._lengths)
         return BlockStep(
             obs=self._obs_buffers,
             present=self._always_present,
@@ -408,12 +410,15 @@ def split_reset(result: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def frame_skip_of(env: Any) -> int:
-    """Simulator frames per step, where the environment says it (`frame_skip`, or ALE's `_frameskip`); else 1."""
-    for holder in (env, getattr(env, "unwrapped", None)):
-        for name in ("frame_skip", "_frameskip"):
-            value = getattr(holder, name, None)
-            if isinstance(value, int | np.integer) and value > 1:
-                return int(value)
+    """Simulator frames per step, where the environment or a wrapper says it (`frame_skip`, `_frameskip`); else 1."""
+    look_up = getattr(env, "get_wrapper_attr", lambda name: getattr(env, name))
+    for name in ("frame_skip", "_frameskip"):
+        try:
+            value = look_up(name)
+        except AttributeError:
+            continue
+        if isinstance(value, int | np.integer) and value > 1:
+            return int(value)
     return 1
 
 
@@ -438,29 +443,53 @@ def describe_nonfinite(name: str, row: np.ndarray) -> str:
     return f"observation field {name!r} became {flat[index]} (element {index})"
 
 
-def make_mask_check(rows: Arrays, action: Any, env_id: str) -> Callable[[np.ndarray, Any], None] | None:
-    """A check that every environment that is asked has a legal action; None without an action mask.
+class MaskCheck:
+    """Looks that every environment that is asked has a legal action, and that the policy chose one.
 
-    The check takes present [E, 1] and the steps of the running episodes, and raises EnvironmentFault.
+    Args:
+        mask: The block's buffer bool [E, sum(nvec)], rewritten at every step.
+        nvec: Choices per component.
+        env_id: Name for messages.
     """
-    if ACTION_MASK not in rows or not isinstance(action, DiscreteActions):
-        return None
-    mask = rows[ACTION_MASK]
-    begins = np.concatenate([[0], np.cumsum(action.nvec)[:-1]])
 
-    def check(present: np.ndarray, lengths: Any) -> None:
-        is_legal = np.logical_or.reduceat(mask, begins, axis=1).all(axis=1)
-        stuck = np.flatnonzero(present[:, 0] & ~is_legal)
+    def __init__(self, mask: np.ndarray, nvec: tuple[int, ...], env_id: str) -> None:
+        self._mask = mask
+        self._nvec = nvec
+        self._begins = np.concatenate([[0], np.cumsum(nvec)[:-1]])
+        self._env_id = env_id
+
+    @classmethod
+    def make(cls, rows: Arrays, action: Any, env_id: str) -> MaskCheck | None:
+        """None without an action mask."""
+        if ACTION_MASK not in rows or not isinstance(action, DiscreteActions):
+            return None
+        return cls(rows[ACTION_MASK], action.nvec, env_id)
+
+    def look_at_masks(self, present: np.ndarray, lengths: Any) -> None:
+        """Raises EnvironmentFault if a present [E] environment has a component without a legal choice."""
+        is_legal = np.logical_or.reduceat(self._mask, self._begins, axis=1).all(axis=1)
+        stuck = np.flatnonzero(present & ~is_legal)
         if len(stuck):
             e = int(stuck[0])
             raise EnvironmentFault(
-                env_id,
-                f"{AGENT_ID!r} has no legal action at step {int(lengths[e])} of the episode: {ACTION_MASK!r} is all "
-                f"zero in {mask[e].astype(int).tolist()} (components of {list(action.nvec)})",
+                self._env_id,
+                f"{AGENT_ID!r} has no legal action at step {int(lengths[e])} of the episode: {ACTION_MASK!r} is "
+                f"{self._mask[e].astype(int).tolist()} (components of {list(self._nvec)})",
                 env_index=e,
             )
 
-    return check
+    def look_at_actions(self, present: np.ndarray, actions: np.ndarray, lengths: Any) -> None:
+        """Raises EnvironmentFault if actions [E, k] of present environments are illegal: then nothing is sent."""
+        columns = np.clip(actions, 0, np.asarray(self._nvec) - 1) + self._begins
+        wrong = np.flatnonzero(present & ~np.take_along_axis(self._mask, columns, axis=1).all(axis=1))
+        if len(wrong):
+            e = int(wrong[0])
+            raise EnvironmentFault(
+                self._env_id,
+                f"the policy chose the illegal action {actions[e].tolist()} for {AGENT_ID!r} at step {int(lengths[e])} "
+                f"of the episode: {ACTION_MASK!r} is {self._mask[e].astype(int).tolist()}",
+                env_index=e,
+            )
 
 
 def explain_step(result: Any, error: BaseException | None) -> ContractBreach:

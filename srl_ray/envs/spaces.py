@@ -284,6 +284,7 @@ def _make_field(path: Path, space: Space, env_id: str) -> _Field:
                 f"environment {env_id!r}: observation {name!r} is {_short(space)}, which is one-hot encoded and would "
                 f"need more than {MAX_ONE_HOT} numbers. Wrap the environment and observe a Box of features instead."
             )
+    _refuse_old_gym(space, env_id)
     raise ConfigError(
         f"environment {env_id!r}: observation {name!r} is {_short(space)}; supported are Box, Discrete, MultiDiscrete, "
         "MultiBinary and Dict or Tuple of these. Wrap the environment (gymnasium.wrappers.TransformObservation)."
@@ -423,6 +424,7 @@ def _make_action_leaf(path: Path, space: Space, begin: int, env_id: str) -> _Act
                 )
             columns = slice(begin, begin + space.low.size)
             return _DiscreteLeaf(columns, space.shape, np.dtype(space.dtype), counts, low)
+    _refuse_old_gym(space, env_id)
     raise ConfigError(
         f"environment {env_id!r}: {where} is {_short(space)}; supported are Discrete, MultiDiscrete, MultiBinary, Box "
         "and Dict or Tuple of these. Wrap the environment (gymnasium.wrappers.TransformAction)."
@@ -525,6 +527,14 @@ def _as_array(value: Any, name: str, expected: str) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise ContractBreach(f"observation field {name!r}: expected {expected}, found {_short(value)}")
     return array
+
+
+def _refuse_old_gym(space: Any, env_id: str) -> None:
+    if type(space).__module__.split(".")[0] == "gym":
+        raise ConfigError(
+            f"environment {env_id!r}: {_short(space)} is a space of the old package `gym`. Port the environment to "
+            "gymnasium, or wrap it with the package shimmy (GymV26CompatibilityV0, GymV21CompatibilityV0)."
+        )
 
 
 def _warn_once(env_id: str, name: str, text: str) -> None:

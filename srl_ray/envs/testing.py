@@ -202,6 +202,39 @@ class MemoryCue(gymnasium.Env[Any, Any]):
         return obs
 
 
+class MaskedEnv(gymnasium.Env[Any, Any]):
+    """Half of the actions are legal, others at every step; raises on an illegal one. Pays 1 for the lowest legal action.
+
+    Observation: {"obs": float32 [actions], the mask again; "action_mask": int8 [actions]}. Best return: `length`.
+    """
+
+    def __init__(self, actions: int = 4, length: int = 10) -> None:
+        self._actions, self._length = actions, length
+        self.action_space = spaces.Discrete(actions)
+        self.observation_space = spaces.Dict(
+            {"obs": spaces.Box(0.0, 1.0, (actions,), np.float32), "action_mask": spaces.MultiBinary(actions)}
+        )
+        self._mask = np.zeros(actions, np.int8)
+        self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Step:
+        if not self._mask[action]:
+            raise ValueError(f"illegal action {action}, legal are {np.flatnonzero(self._mask).tolist()}")
+        reward = float(action == self._mask.argmax())
+        self._t += 1
+        return self._obs(), reward, self._t == self._length, False, {}
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        self._mask = np.zeros(self._actions, np.int8)
+        self._mask[self.np_random.permutation(self._actions)[: max(1, self._actions // 2)]] = 1
+        return {"action_mask": self._mask, "obs": self._mask.astype(np.float32)}
+
+
 # -------------------------------------------------------------------------------------------------- defects, on demand
 
 

@@ -25,12 +25,12 @@ from srl_ray.envs.block import BlockStep
 from srl_ray.envs.gymnasium_block import (
     AGENT_ID,
     MAX_FLOAT32,
+    MaskCheck,
     TooSlow,
     describe_error,
     describe_nonfinite,
     env_seed,
     frame_skip_of,
-    make_mask_check,
     split_reset,
 )
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter
@@ -100,7 +100,7 @@ class VectorBlock:
         self._scratch = self._obs.allocate(count)
         self._final = self._obs.allocate(count)
         self._write_final = self._obs.writer(self._final)
-        self._mask_check = make_mask_check(self._rows, self._actions.spec, env_id)
+        self._mask_check = MaskCheck.make(self._rows, self._actions.spec, env_id)
 
         self._is_started = False
         self._seed = 0
@@ -135,6 +135,8 @@ class VectorBlock:
         if not self._is_started:
             raise RuntimeError("VectorBlock.step was called before reset")
         flat = actions[:, 0]
+        if self._mask_check is not None:
+            self._mask_check.look_at_actions(self._present, flat, self._lengths)
         if not self._present.all():
             flat = np.where(self._present[:, None], flat, 0).astype(flat.dtype, copy=False)
         before = time.perf_counter()
@@ -219,13 +221,19 @@ class VectorBlock:
         self._drop(bad, episodes, was_running=True)
         new_terminated = terminated & finished
         new_truncated = (truncated & finished & ~new_terminated) | is_bad
-        on_reset = self._move_on(ended, restarted, is_bad, episodes)
+        on_reset, lost = self._move_on(ended, restarted, is_bad, episodes)
+        new_truncated |= lost
         return self._answer(on_reset, reward, new_terminated, new_truncated, final_lanes, episodes)
 
     def _move_on(
         self, ended: np.ndarray, restarted: np.ndarray, is_bad: np.ndarray, episodes: list[EpisodeRecord]
-    ) -> np.ndarray:
-        """Who is present now, and whose observation is the first of an episode: returns on_reset [E]."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Decide who is present now.
+
+        Returns:
+            on_reset [E], and lost [E]: running episodes that ended because everything had to be rebuilt.
+        """
+        lost = np.zeros_like(ended)
         if self._mode is AutoresetMode.NEXT_STEP:
             fresh = restarted
             self._waiting = ended.copy()
@@ -235,14 +243,16 @@ class VectorBlock:
             self._skipped = (self._skipped | is_bad) & ~fresh
         else:
             fresh = ended | is_bad
+            was_absent = ~self._present
             self._skipped &= ~fresh
             if fresh.any() and not self._reset_some(fresh, episodes):
-                return np.ones_like(fresh)
+                lost = ~fresh & ~was_absent
+                fresh = np.ones_like(fresh)
         self._returns[fresh] = 0.0
         self._lengths[fresh] = 0
         self._present = ~self._waiting & ~self._skipped
         self._drop(self._find_nonfinite(self._rows, fresh), episodes, was_running=False)
-        return fresh & self._present
+        return fresh & self._present, lost
 
     def _reset_some(self, chosen: np.ndarray, episodes: list[EpisodeRecord]) -> bool:
         """Masked reset; False when that failed and everything was rebuilt."""
@@ -292,7 +302,7 @@ class VectorBlock:
         nothing = np.zeros(self.spec.num_envs, np.bool_)
         present = self._present[:, None].copy()
         if self._mask_check is not None:
-            self._mask_check(present, self._lengths)
+            self._mask_check.look_at_masks(self._present, self._lengths)
         return BlockStep(
             obs=self._obs_buffers,
             present=present,

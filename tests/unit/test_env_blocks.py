@@ -12,6 +12,7 @@ from srl_ray.core.errors import EnvironmentFault
 from srl_ray.core.types import ACTION_MASK
 from srl_ray.envs.block import EnvBlock
 from srl_ray.envs.gymnasium_block import GymBlock, env_seed
+from srl_ray.envs.spaces import MaskFromInfo
 from srl_ray.envs.testing import (
     CountingEnv,
     CrashingEnv,
@@ -73,10 +74,10 @@ class Rows:
         actions[~self.present] = 10**6  # never looked at
         self._add(self.block.step(actions))
 
-    def run(self, steps, seed=0):
+    def run(self, steps, seed=0, action=0):
         self.reset(seed)
         for _ in range(steps):
-            self.step()
+            self.step(action)
         return self
 
     def _add(self, answer):
@@ -366,7 +367,36 @@ def test_mask_without_a_legal_action_names_environment_agent_and_step():
         is_stuck = True
 
     with pytest.raises(EnvironmentFault, match=r"'stuck' \(index 0\).*'agent'.*step 3"):
-        Rows(GymBlock(Stuck, 2, env_id="stuck")).run(5)
+        Rows(GymBlock(Stuck, 2, env_id="stuck")).run(5, action=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_illegal_action_is_never_sent(kind):
+    envs = []
+
+    def make_env():
+        envs.append(MaskFromInfo(Masked()))
+        return envs[-1]
+
+    block = make(kind, make_env, 2)
+    block.reset(0)
+    block.step(np.array([[[0]], [[2]]]))
+    with pytest.raises(EnvironmentFault, match=r"index 1.*illegal action \[0\].*'agent' at step 1"):
+        block.step(np.array([[[1]], [[0]]]))
+    assert [env.unwrapped._t for env in envs] == [1, 1]
+
+
+def test_failing_masked_reset_ends_all_lanes():
+    built = []
+
+    def make_env():
+        built.append(CrashingEnv(at_step=0, only_episode=1, length=2) if not built else CountingEnv(length=3))
+        return built[-1]
+
+    rows = Rows(make(AutoresetMode.DISABLED, make_env, 2)).run(3)
+    assert rows.table(0)[:4] == [(0, 1, 1, 0, 0), (1, 0, 1, 0, 0), (2, 0, 0, 1, 0), (0, 1, 1, 0, 0)]
+    assert rows.table(1)[:5] == [(0, 1, 1, 0, 0), (1, 0, 1, 0, 0), (1, 0, 0, 0, 1), (0, 1, 1, 0, 0), (1, 0, 0, 0, 0)]
+    assert [(episode.env_index, episode.discarded) for episode in rows.episodes] == [(0, False), (1, True)]
 
 
 # --------------------------------------------------------------------------------------------------------------- seeds

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from srl_ray.envs.testing import (
     Catch,
     CountingEnv,
     CrashingEnv,
+    MaskedEnv,
     MemoryCue,
     NonFiniteEnv,
     RaggedBlock,
@@ -46,7 +48,7 @@ def test_native_vectorisation_uses_the_vector_entry_point():
     block = make_block(EnvConfig(id="CartPole-v1", vectorization="native"), 5)
     assert isinstance(block, VectorBlock)
     assert block.spec.num_envs == 5
-    with pytest.raises(ConfigError, match="env.vectorization=sync"):
+    with pytest.raises(ConfigError, match=r"env\.vectorization=sync"):
         make_block(EnvConfig(id="Acrobot-v1", vectorization="native"))
 
 
@@ -205,6 +207,7 @@ def test_float64_for_float32_is_one_warning(caplog):
         EnvConfig(id="CartPole-v1", vectorization="native"),
         EnvConfig(factory=Catch, kwargs={"is_image": True}),
         EnvConfig(factory=MemoryCue),
+        EnvConfig(factory=MaskedEnv, on_error="stop"),
         EnvConfig(factory=vector_factory),
         EnvConfig(factory=block_factory),
         EnvConfig(factory=CrashingEnv, kwargs={"at_step": 2}),
@@ -312,3 +315,17 @@ def test_fakes_pass_gymnasiums_own_checker():
 
     for env in (Catch(), Catch(is_image=True), MemoryCue()):
         check_env(env, skip_render_check=True)
+
+
+def test_example_of_the_documentation_is_a_block():
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    names: dict = {}
+    exec(code, names)
+    config = EnvConfig(factory=names["GuessBlock"])
+    check_contract(config)
+    block = make_block(config, 8)
+    seen = block.reset(0).obs["number"].argmax(axis=-1)
+    answer = block.step(seen[..., None])
+    assert answer.reward.tolist() == [[1.0]] * 8
+    assert [episode.returns["guesser"] for episode in answer.episodes] == [1.0] * 8
