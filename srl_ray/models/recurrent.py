@@ -55,7 +55,7 @@ class RecurrentCore(nn.Module):
         hidden = torch.gru_cell(x, state, *weights)
         return hidden, hidden
 
-    def unroll(self, x: Tensor, state: Tensor, on_reset: Tensor) -> tuple[Tensor, Tensor]:
+    def unroll(self, x: Tensor, state: Tensor, on_reset: Tensor) -> Tensor:
         """Rows in time order.
 
         Args:
@@ -64,89 +64,106 @@ class RecurrentCore(nn.Module):
             on_reset: bool [T, n].
 
         Returns:
-            Outputs [T, n, size] and the state after the last row [n, S].
+            Outputs [T, n, size].
         """
         if not bool(on_reset[1:].any()):
-            output, state = self._run(x, None, state.masked_fill(on_reset[0].unsqueeze(-1), 0.0))
-            return output, state
+            return self._run(x, state.masked_fill(on_reset[0].unsqueeze(-1), 0.0))
         pieces = cut_at_resets(on_reset)
         state = state.index_select(0, pieces.column).masked_fill(pieces.is_fresh.unsqueeze(-1), 0.0)
-        packed, state = self._run(x.flatten(0, 1).index_select(0, pieces.row_of_packed), pieces.batch_sizes, state)
-        output = packed.index_select(0, pieces.packed_of_row).unflatten(0, on_reset.shape)
-        return output, state.index_select(0, pieces.last)
+        flat = x.flatten(0, 1)
+        outputs, first = [], 0
+        for rows in pieces.rows:
+            steps, count = rows.shape
+            inputs = flat.index_select(0, rows.flatten()).unflatten(0, (steps, count))
+            outputs.append(self._run(inputs, state[first : first + count]).flatten(0, 1))
+            first += count
+        return torch.cat(outputs).index_select(0, pieces.position_of_row).unflatten(0, on_reset.shape)
 
-    def _run(self, x: Tensor, batch_sizes: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-        """torch's kernel over [T, n, F], or over packed rows [rows, F] with the number of sequences at every step."""
+    def last_state(self, x: Tensor, state: Tensor, on_reset: Tensor) -> Tensor:
+        """Like `unroll`, but the state after the last row [n, S]."""
+        for x_t, on_reset_t in zip(x, on_reset, strict=True):
+            state = self.step(x_t, state, on_reset_t)[1]
+        return state
+
+    def _run(self, x: Tensor, state: Tensor) -> Tensor:
+        """torch's kernel, which knows no resets: x [T, n, in_size], state [n, S] → [T, n, size]."""
         weights = [self.weight_input, self.weight_hidden, self.bias, self.bias_hidden]
-        options = (True, 1, 0.0, self.training, False)
+        options = (True, 1, 0.0, self.training, False, False)
         if self.kind == "lstm":
             initial = (state[None, :, : self.size].contiguous(), state[None, :, self.size :].contiguous())
-            if batch_sizes is None:
-                output, hidden, cell = torch.lstm(x, initial, weights, *options, False)
-            else:
-                output, hidden, cell = torch.lstm(x, batch_sizes, initial, weights, *options)
-            return output, torch.cat([hidden[0], cell[0]], -1)
-        if batch_sizes is None:
-            output, hidden = torch.gru(x, state[None], weights, *options, False)
-        else:
-            output, hidden = torch.gru(x, batch_sizes, state[None], weights, *options)
-        return output, hidden[0]
+            return torch.lstm(x, initial, weights, *options)[0]
+        return torch.gru(x, state[None].contiguous(), weights, *options)[0]
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Rows [T, n] cut before every reset, the pieces sorted by falling length and packed step by step.
+    """Rows [T, n] cut before every reset. Pieces of similar length are neighbours, one group after the other.
 
     Attributes:
         column: int64 [P], the column that a piece comes from.
         is_fresh: bool [P]: the piece starts at a reset, not with the given state.
-        batch_sizes: int64 [longest] on the CPU: pieces that have a row at each step.
-        row_of_packed: int64 [T·n], packed position → flat row t·n + column.
-        packed_of_row: int64 [T·n], the inverse.
-        last: int64 [n], the piece that holds the last row of each column.
+        rows: Per group int64 [steps, pieces], flat rows t·n + column; beyond a piece's end any row.
+        position_of_row: int64 [T·n], where each flat row's output is when the groups' outputs [steps·pieces] follow
+            each other.
     """
 
     column: Tensor
     is_fresh: Tensor
-    batch_sizes: Tensor
-    row_of_packed: Tensor
-    packed_of_row: Tensor
-    last: Tensor
+    rows: list[Tensor]
+    position_of_row: Tensor
 
 
 def cut_at_resets(on_reset: Tensor) -> Pieces:
-    """All pieces then run side by side in one call, instead of step by step with a mask.
+    """Make sequences without resets, so that a fast kernel can run many at once.
+
+    The groups are padded to T, T/2, T/4 ... steps: less than twice the work, however often episodes end, and at most
+    log2(T) + 1 calls.
 
     Args:
         on_reset: bool [T, n].
     """
     steps, columns = on_reset.shape
+    device = on_reset.device
     # Column after column, so that a piece is a run of consecutive positions column·T + t.
     is_start = on_reset.t().clone()
     is_start[:, 0] = True
     start = is_start.flatten().nonzero().squeeze(-1)
-    piece_of = is_start.flatten().cumsum(0) - 1
+    piece_of_position = is_start.flatten().cumsum(0) - 1
     length = torch.diff(start, append=start.new_tensor([steps * columns]))
-    order = length.argsort(descending=True, stable=True)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
 
-    step_in_piece = torch.arange(steps * columns, device=start.device) - start[piece_of]
-    batch_sizes = torch.bincount(step_in_piece)
-    packed_of_position = (batch_sizes.cumsum(0) - batch_sizes)[step_in_piece] + rank[piece_of]
-    packed_of_row = packed_of_position.view(columns, steps).t().flatten()
-    row_of_packed = torch.empty_like(packed_of_row)
-    row_of_packed[packed_of_row] = torch.arange(steps * columns, device=start.device)
+    paddings = [steps]
+    while paddings[-1] > 1:
+        paddings.append((paddings[-1] + 1) // 2)
+    group_of_piece = (length.unsqueeze(-1) <= length.new_tensor(paddings)).sum(-1) - 1
+    order = group_of_piece.argsort(stable=True)
+    counts = torch.bincount(group_of_piece, minlength=len(paddings)).tolist()
 
-    sorted_start = start[order]
-    column = sorted_start // steps
+    start_in_order = start[order]
+    column = start_in_order // steps
+    rows: list[Tensor] = []
+    base = torch.empty_like(order)
+    stride = torch.empty_like(order)
+    first, outputs = 0, 0
+    for padding, count in zip(paddings, counts, strict=True):
+        if count:
+            pieces = slice(first, first + count)
+            position = start_in_order[pieces] + torch.arange(padding, device=device).unsqueeze(-1)
+            position.clamp_(max=steps * columns - 1)
+            rows.append((position % steps) * columns + position // steps)
+            base[pieces] = outputs + torch.arange(count, device=device)
+            stride[pieces] = count
+            first, outputs = first + count, outputs + padding * count
+
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=device)
+    place_of_position = place[piece_of_position]
+    step_in_piece = torch.arange(steps * columns, device=device) - start[piece_of_position]
+    position = base[place_of_position] + step_in_piece * stride[place_of_position]
     return Pieces(
         column=column,
-        is_fresh=(sorted_start % steps > 0) | on_reset[0][column],
-        batch_sizes=batch_sizes.cpu(),
-        row_of_packed=row_of_packed,
-        packed_of_row=packed_of_row,
-        last=rank[piece_of.view(columns, steps)[:, -1]],
+        is_fresh=(start_in_order % steps > 0) | on_reset[0][column],
+        rows=rows,
+        position_of_row=position.view(columns, steps).t().flatten(),
     )
 
 
@@ -163,8 +180,8 @@ def unroll_segments(core: RecurrentCore, x: Tensor, state: Tensor, on_reset: Ten
     """
     segments, chunks = state.shape[:2]
     if segments == 1:
-        return core.unroll(x, state[0], on_reset)[0]
-    output, _ = core.unroll(_side_by_side(x, segments), state.flatten(0, 1), _side_by_side(on_reset, segments))
+        return core.unroll(x, state[0], on_reset)
+    output = core.unroll(_side_by_side(x, segments), state.flatten(0, 1), _side_by_side(on_reset, segments))
     return output.unflatten(1, (segments, chunks)).transpose(0, 1).flatten(0, 1)
 
 

@@ -55,7 +55,7 @@ class Tower(nn.Module):
         """State [B, S] after flat rows [U·B, ...] that began with `state` [B, S]."""
         if self.core is None:
             return state
-        return self.core.unroll(self.encoder(inputs).unflatten(0, on_reset.shape), state, on_reset)[1]
+        return self.core.last_state(self.encoder(inputs).unflatten(0, on_reset.shape), state, on_reset)
 
 
 class TowerPolicy(nn.Module):

@@ -52,7 +52,7 @@ def test_unroll_equals_the_naive_loop(kind: str, share: float) -> None:
     core = make(kind)
     x, state, on_reset = torch.randn(7, 6, 5), torch.randn(6, core.state_size), torch.rand(7, 6) < share
     on_reset[0, 0] = True
-    output, last = core.unroll(x, state, on_reset)
+    output, last = core.unroll(x, state, on_reset), core.last_state(x, state, on_reset)
     expected, expected_last = naive(core, x, state, on_reset)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(last, expected_last)
@@ -68,7 +68,7 @@ def test_unroll_has_the_naive_loops_gradients(kind: str) -> None:
     )
     wanted = [x, *core.parameters()]
     weights = torch.randn(7, 6, 4)
-    got = torch.autograd.grad((core.unroll(x, state, on_reset)[0] * weights).sum(), wanted)
+    got = torch.autograd.grad((core.unroll(x, state, on_reset) * weights).sum(), wanted)
     expected = torch.autograd.grad((naive(core, x, state, on_reset)[0] * weights).sum(), wanted)
     torch.testing.assert_close(got, expected)
 
@@ -78,7 +78,7 @@ def test_step_equals_a_row_of_unroll(kind: str) -> None:
     core = make(kind)
     x, state, on_reset = torch.randn(1, 6, 5), torch.randn(6, core.state_size), torch.rand(6) < 0.5
     output, after = core.step(x[0], state, on_reset)
-    expected, expected_after = core.unroll(x, state, on_reset[None])
+    expected, expected_after = naive(core, x, state, on_reset[None])
     torch.testing.assert_close(output, expected[0])
     torch.testing.assert_close(after, expected_after)
 
@@ -99,12 +99,11 @@ def test_segments_begin_with_their_stored_states() -> None:
         torch.testing.assert_close(output[rows], naive(core, x[rows], state[k], on_reset[rows])[0])
 
 
-def test_pieces_are_packed_longest_first() -> None:
+def test_pieces_of_similar_length_run_together() -> None:
     on_reset = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 1]]).bool()
     pieces = cut_at_resets(on_reset)
     # Column 0: rows 0-1 and 2-3; column 1: rows 0-2 and 3. Flat row = 2·t + column.
     assert pieces.column.tolist() == [1, 0, 0, 1]
     assert pieces.is_fresh.tolist() == [True, False, True, True]
-    assert pieces.batch_sizes.tolist() == [4, 3, 1]
-    assert pieces.row_of_packed.tolist() == [1, 0, 4, 7, 3, 2, 6, 5]
-    assert pieces.last.tolist() == [2, 3]
+    assert [rows.tolist() for rows in pieces.rows] == [[[1], [3], [5], [7]], [[0, 4], [2, 6]], [[7]]]
+    assert pieces.position_of_row.tolist() == [4, 0, 6, 1, 5, 2, 7, 8]
