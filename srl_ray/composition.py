@@ -47,8 +47,13 @@ def conf_dir() -> Path:
     raise ConfigError(f"the configuration files are missing: neither {package / 'conf'} nor {package.parent / 'conf'}.")
 
 
-def register_schemas() -> None:
-    """Tell Hydra the types of the tree: `experiment_schema` and one `<kind>_schema` per policy and algorithm."""
+@contextlib.contextmanager
+def schemas() -> Iterator[None]:
+    """Let Hydra know the types of the tree for the length of the block.
+
+    They are `experiment_schema` and one `<kind>_schema` per policy and algorithm. Hydra keeps them in a store that the
+    whole process shares, its own plugins included, so only these entries are taken back.
+    """
     store = ConfigStore.instance()
     tree = OmegaConf.structured(ExperimentConfig)
     tree.policy = OmegaConf.structured(PolicyConfig)
@@ -57,6 +62,13 @@ def register_schemas() -> None:
     for group, kinds in KINDS.items():
         for kind, cls in kinds.items():
             store.store(group=group, name=f"{kind}_schema", node=cls)
+    try:
+        yield
+    finally:
+        store.repo.pop("experiment_schema.yaml", None)
+        for group, kinds in KINDS.items():
+            for kind in kinds:
+                store.repo[group].pop(f"{kind}_schema.yaml", None)
 
 
 def normalise(overrides: Sequence[str]) -> list[str]:
@@ -203,20 +215,13 @@ def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
 @contextlib.contextmanager
 def _hydra(directory: Path) -> Iterator[None]:
     """Hydra initialised on `directory` for the length of the block; whatever the process had before is put back."""
-    global_hydra, repo = GlobalHydra.instance(), ConfigStore.instance().repo
-    saved, had_schemas = global_hydra.hydra, "experiment_schema.yaml" in repo
-    global_hydra.hydra = None
+    global_hydra = GlobalHydra.instance()
+    saved, global_hydra.hydra = global_hydra.hydra, None
     try:
-        register_schemas()
-        with initialize_config_dir(config_dir=str(directory), version_base="1.3", job_name="srl_ray"):
+        with schemas(), initialize_config_dir(config_dir=str(directory), version_base="1.3", job_name="srl_ray"):
             yield
     finally:
         GlobalHydra.instance().hydra = saved  # leaving `initialize_config_dir` made a new instance
-        if not had_schemas:  # Hydra's plugins keep their own entries in the same store
-            repo.pop("experiment_schema.yaml", None)
-            for group, kinds in KINDS.items():
-                for kind in kinds:
-                    repo[group].pop(f"{kind}_schema.yaml", None)
 
 
 # --- explaining ------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def _say(text: str) -> None:
 
 def _sweep(options: Options, overrides: list[str]) -> int:
     """Every combination, one after the other, by Hydra's sweeper; the worst exit status counts."""
-    from srl_ray.composition import conf_dir, normalise, register_schemas, sweep_points
+    from srl_ray.composition import conf_dir, normalise, schemas, sweep_points
     from srl_ray.config import compose, from_tree
 
     for point in sweep_points(overrides):
@@ -191,12 +191,12 @@ def _sweep(options: Options, overrides: list[str]) -> int:
         except Exception as error:
             statuses.append(report(error))
 
-    register_schemas()
     extra = ["--config-dir", str(Path(options.config_dir).resolve())] if options.config_dir else []
     saved = sys.argv
     sys.argv = [saved[0], "--multirun", *extra, *normalise(overrides)]
     try:
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)()
+        with schemas():
+            hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)()
     finally:
         sys.argv = saved
     return max(statuses, default=FAILURE)
