@@ -203,7 +203,7 @@ class MemoryCue(gymnasium.Env[Any, Any]):
 
 
 class MaskedEnv(gymnasium.Env[Any, Any]):
-    """Half of the actions are legal, others at every step; raises on an illegal one. Pays 1 for the lowest legal action.
+    """Half of the actions are legal, others at every step; raises on an illegal one. Pays 1 for the lowest legal one.
 
     Observation: {"obs": float32 [actions], the mask again; "action_mask": int8 [actions]}. Best return: `length`.
     """
