@@ -206,7 +206,7 @@ def _local_ray(
     store_bytes = config.object_store_bytes or default_object_store_bytes()
     log_dir: Path | None = None
     try:
-        context = ray.init(
+        context: Any = ray.init(
             address="local",
             num_cpus=config.num_cpus or usable_cpus(),
             num_gpus=config.num_gpus,

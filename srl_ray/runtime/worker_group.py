@@ -82,7 +82,8 @@ def start_worker(
         members = {CONTROL: (options.control_threads, (*CONTROL_METHODS, *options.control_methods)), **options.groups}
         actor_class = with_concurrency_groups(worker_class, {group: methods for group, (_, methods) in members.items()})
         groups = {group: threads for group, (threads, _) in members.items()}
-    remote: Any = ray.remote(concurrency_groups=groups)(actor_class) if groups else ray.remote(actor_class)
+    make_remote: Any = ray.remote
+    remote = make_remote(concurrency_groups=groups)(actor_class) if groups else make_remote(actor_class)
     return remote.options(**actor_options).remote(*args, **kwargs)
 
 
