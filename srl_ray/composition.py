@@ -55,6 +55,7 @@ def schemas() -> Iterator[None]:
     whole process shares, its own plugins included, so only these entries are taken back.
     """
     store = ConfigStore.instance()
+    is_nested = "experiment_schema.yaml" in store.repo
     tree = OmegaConf.structured(ExperimentConfig)
     tree.policy = OmegaConf.structured(PolicyConfig)
     tree.algorithm = OmegaConf.structured(AlgorithmConfig)
@@ -65,10 +66,11 @@ def schemas() -> Iterator[None]:
     try:
         yield
     finally:
-        store.repo.pop("experiment_schema.yaml", None)
-        for group, kinds in KINDS.items():
-            for kind in kinds:
-                store.repo[group].pop(f"{kind}_schema.yaml", None)
+        if not is_nested:
+            store.repo.pop("experiment_schema.yaml", None)
+            for group, kinds in KINDS.items():
+                for kind in kinds:
+                    store.repo[group].pop(f"{kind}_schema.yaml", None)
 
 
 def normalise(overrides: Sequence[str]) -> list[str]:

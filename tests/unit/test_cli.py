@@ -17,7 +17,7 @@ import pytest
 
 from srl_ray import train
 from srl_ray.composition import choices
-from srl_ray.config import ExperimentConfig, from_yaml
+from srl_ray.config import ExperimentConfig, from_yaml, to_yaml
 from srl_ray.core.errors import CheckpointError, ConfigError, PlacementError, WorkerFailure
 
 pytestmark = pytest.mark.unit
@@ -35,6 +35,7 @@ class Recorder(types.ModuleType):
 
     def run(self, config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> Any:
         self.ran.append((config, list(overrides)))
+        assert from_yaml(to_yaml(config)) == config  # a run reads configurations too: those of checkpoints
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return types.SimpleNamespace(exit_status=self.outcome)
