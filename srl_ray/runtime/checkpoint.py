@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,44 +45,64 @@ _FLOAT = "__float__"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint.
+    """What is saved and loaded.
 
     Attributes:
-        state: The nested state as it was saved; tensors are torch tensors on the CPU, or numpy arrays when loaded
-            `with_torch=False`.
-        facts: Small facts for people and for `require`: experiment, env_steps, policy_version, spaces.
+        tensors: Policy → state dict of its module; `install_policy` puts one back, with words where it does not fit.
+        state: Nested state of everything else: algorithm, optimiser, schedules, counters. Tensors are torch tensors on
+            the CPU after loading, or numpy arrays when loaded `with_torch=False`.
+        facts: Small facts for people and for `require`: experiment, env_steps, policy_version, spaces. JSON-able.
+        path: Where it was loaded from.
     """
 
-    path: Path
-    state: dict[str, Any]
-    facts: dict[str, Any]
+    tensors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    path: Path = Path()
+
+    def install_policy(self, module: Any, policy: str = "policy") -> None:
+        """Load a module's weights completely, or nothing.
+
+        Raises:
+            CheckpointError: no such policy, or names or shapes differ; every difference is told.
+        """
+        if policy not in self.tensors:
+            known = ", ".join(sorted(self.tensors)) or "none"
+            raise CheckpointError(str(self.path), f"has no policy {policy!r} (it has: {known})")
+        explain_load(self.path, f"policy {policy!r}", module, self.tensors[policy])
 
 
-def save_checkpoint(path: Path | str, state: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
+def save_checkpoint(
+    path: Path | str, content: Checkpoint | Mapping[str, Any], facts: Mapping[str, Any] | None = None
+) -> Path:
     """Write a checkpoint folder aside, sync it, then rename it; a kill at any moment leaves the earlier ones usable.
 
     Blocks on the disk. An existing folder of that name is replaced.
 
     Args:
         path: For example `<run.dir>/checkpoints/step_000000012000`.
-        state: Nested dicts, lists and tuples of torch tensors, numpy arrays, numbers, strings, booleans and None;
-            `state_dict()`s of modules, optimisers and schedules are that.
-        facts: What a reader wants to know before loading tensors; JSON-able.
+        content: A Checkpoint, or just its `state`: nested dicts, lists and tuples of torch tensors, numpy arrays,
+            numbers, strings, booleans and None. `state_dict()`s of modules, optimisers and schedules are that.
+        facts: Added to the checkpoint's facts.
 
     Raises:
         CheckpointError: the state holds something that cannot be stored, or the disk does not take it.
 
     Example:
-        save_checkpoint(path, {"policy": policy.state_dict(), "optimizer": adam.state_dict(), "env_steps": 12000})
-        state = load_checkpoint(path).state
-        policy.load_state_dict(state["policy"])
+        content = Checkpoint({"main": policy.state_dict()}, {"optimizer": adam.state_dict()}, {"env_steps": 12000})
+        save_checkpoint(path, content)
+        checkpoint = load_checkpoint(path)
+        checkpoint.install_policy(policy, "main")
+        adam.load_state_dict(checkpoint.state["optimizer"])
     """
     path = Path(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     tensors: dict[str, Any] = {}
     try:
-        packed = _pack(dict(state), "", tensors)
-        document = {"format": FORMAT, "facts": dict(facts or {}), "state": packed}
+        whole = content if isinstance(content, Checkpoint) else Checkpoint(state=content)
+        policies = _pack(dict(whole.tensors), "policies", tensors)
+        packed = _pack(dict(whole.state), "state", tensors)
+        document = {"format": FORMAT, "facts": {**whole.facts, **(facts or {})}, "policies": policies, "state": packed}
         text = json.dumps(document, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(str(path), f"its state cannot be stored: {error}") from error
@@ -130,10 +150,11 @@ def load_checkpoint(path: Path | str, *, with_torch: bool = True) -> Checkpoint:
     tensors: Mapping[str, Any] = unflatten_tensors(flat) if with_torch else flat.arrays()
     arrays = flat.arrays()
     try:
+        policies = _unpack(document["policies"], tensors, arrays)
         state = _unpack(document["state"], tensors, arrays)
     except KeyError as error:
         raise CheckpointError(str(path), f"is damaged: tensor {error} is missing from {TENSOR_FILE}") from error
-    return Checkpoint(path, state, document["facts"])
+    return Checkpoint(policies, state, document["facts"], path)
 
 
 def read_facts(path: Path | str) -> dict[str, Any]:
@@ -216,7 +237,7 @@ def _read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads((path / STATE_FILE).read_text())
         version = str(document["format"])
-        document["state"], document["facts"]
+        document["policies"], document["state"], document["facts"]
     except FileNotFoundError as error:
         what = f"is no checkpoint: it has no {STATE_FILE}" if path.exists() else "does not exist"
         raise CheckpointError(str(path), what) from error

@@ -27,7 +27,7 @@ class RunDirectory:
     Example:
         directory, checkpoint = open_run_directory(config.run, experiment="cartpole")
         directory.write_config(config)
-        directory.save_checkpoint(env_steps=12000, state=state, facts=facts, keep=config.run.keep_checkpoints)
+        directory.save_checkpoint(content, env_steps=12000, keep=config.run.keep_checkpoints)
     """
 
     path: Path
@@ -78,14 +78,19 @@ class RunDirectory:
         aside.replace(self.path / "config.yaml")
 
     def save_checkpoint(
-        self, *, env_steps: int, state: Mapping[str, Any], facts: Mapping[str, Any] | None = None, keep: int = 3
+        self,
+        content: Checkpoint | Mapping[str, Any],
+        *,
+        env_steps: int,
+        facts: Mapping[str, Any] | None = None,
+        keep: int = 3,
     ) -> Path:
         """Write the checkpoint of this step, then remove the oldest beyond `keep`. Blocks on the disk.
 
         Raises:
             CheckpointError: it could not be written; the older ones are untouched.
         """
-        path = save_checkpoint(self.checkpoint_path(env_steps), state, facts)
+        path = save_checkpoint(self.checkpoint_path(env_steps), content, facts)
         self.prune_checkpoints(keep)
         return path
 
