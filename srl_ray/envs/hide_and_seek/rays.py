@@ -5,7 +5,8 @@ box cut by the plane through its slope, an agent is three spheres. The floor can
 equal those of MuJoCo's own ray casting (a test compares them); numpy on float32 is about twice as fast here.
 
 In the arrays below the last axis runs over viewers (lidar) or over viewer-target pairs (sight) of all simulations, so
-that numpy's inner loops are long.
+that numpy's inner loops are long. Misses are pushed away by arithmetic (see `_hit`) because selecting by a mask costs
+numpy several times more.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ FAR = np.float32(1e6)
 HORIZON = np.float32(1e5)
 """Lidar distances beyond are misses."""
 TINY = np.float32(1e-7)
+STEEP = np.float32(1e20)
+"""Turns any excess above 0 into a distance beyond HORIZON, without overflow."""
 RAMP_HALF = np.array(RAMP_SIZE / 2, np.float32)
-SPHERE_RADII = np.array([AGENT_RADIUS] + [ARM_RADIUS] * len(ARM_OFFSETS), np.float32)[:, None, None]
+SPHERES = 1 + len(ARM_OFFSETS)
+SPHERE_RADII = np.array([AGENT_RADIUS] + [ARM_RADIUS] * len(ARM_OFFSETS), np.float32)
 
 
 class RayCaster:
@@ -58,10 +62,12 @@ class RayCaster:
         self.lidar = np.zeros((num_envs, self.num_agents, config.lidar_rays), np.float32)
         self.sees = np.zeros((num_envs, self.num_agents, self.num_targets), bool)
         self._exists = np.zeros((self.num_targets, num_envs), bool)
-        self._wall_centre = np.full((2, MAX_WALLS, num_envs), FAR, np.float32)
-        self._wall_half = np.zeros((2, MAX_WALLS, num_envs), np.float32)
-        self._wall_height = np.zeros((MAX_WALLS, num_envs), np.float32)
-        self._box_half = np.zeros((3, self.num_boxes, num_envs), np.float32)
+        self._extents = np.full(
+            (self.num_targets, num_envs), RAMP_SIZE, np.float32
+        )  # no point is farther from a centre
+        self._others = np.zeros((self.num_agents - 1, self.num_agents, num_envs), np.int64)  # present ones first
+        self._walls = np.zeros((5, MAX_WALLS, num_envs), np.float32)  # centre x, y, half x, y, height
+        self._half = np.full((3, self.num_targets - self.num_agents, num_envs), RAMP_HALF)
 
     def set_world(
         self,
@@ -81,16 +87,17 @@ class RayCaster:
             box_sizes: [b, 3] full side lengths.
             exists: bool [A + O]; agents, boxes, ramps.
         """
-        count = len(walls)
-        self._wall_centre[:, :, sim] = FAR
-        self._wall_half[:, :, sim] = 0.0
-        self._wall_height[:, sim] = 0.0
-        self._wall_centre[:, :count, sim] = (walls[:, :2] + walls[:, 2:]).T / 2
-        self._wall_half[:, :count, sim] = (walls[:, 2:] - walls[:, :2]).T / 2
-        self._wall_height[:count, sim] = wall_heights
-        self._box_half[:, :, sim] = 0.0
-        self._box_half[:, : len(box_sizes), sim] = box_sizes.T / 2
+        count, boxes = len(walls), len(box_sizes)
+        self._walls[:, :, sim] = np.array([FAR, FAR, 0.0, 0.0, 0.0])[:, None]
+        self._walls[:2, :count, sim] = (walls[:, :2] + walls[:, 2:]).T / 2
+        self._walls[2:4, :count, sim] = (walls[:, 2:] - walls[:, :2]).T / 2
+        self._walls[4, :count, sim] = wall_heights
+        self._half[:, :boxes, sim] = box_sizes.T / 2
+        self._extents[self.num_agents : self.num_agents + boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
         self._exists[:, sim] = exists
+        for slot in range(self.num_agents):
+            others = np.delete(np.arange(self.num_agents), slot)
+            self._others[:, slot, sim] = others[np.argsort(~exists[others], kind="stable")]
 
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
@@ -105,53 +112,42 @@ class RayCaster:
     # --- lidar ----------------------------------------------------------------------------------------------------
 
     def _cast_lidar(self, world: _World, env: np.ndarray, slot: np.ndarray) -> None:
-        origin = world.agents[:, slot, env]  # [3, P]
+        origin = world.agents.take(self._flat(slot, env), axis=1)  # [3, P]
         nearest = self._lidar_walls(origin, env)
-        np.minimum(nearest, self._lidar_boxes(world, origin, env), out=nearest)
-        if self.num_ramps:
-            np.minimum(nearest, self._lidar_ramps(world, origin, env), out=nearest)
+        np.minimum(nearest, self._lidar_objects(world, origin, env), out=nearest)
         np.minimum(nearest, self._lidar_agents(world, origin, env, slot), out=nearest)
         nearest[nearest > HORIZON] = LIDAR_MISS
         self.lidar[env, slot] = nearest.T
 
     def _lidar_walls(self, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
-        relative = self._wall_centre[:, :, env] - origin[:2, None]  # [2, W, P]
-        relative[:, origin[2] > self._wall_height[:, env]] = FAR
-        half = self._wall_half[:, :, env]
-        return _slab_rays(relative[0], relative[1], half[0], half[1], self._per_x, self._per_y)
+        x, y, half_x, half_y, height = self._walls.take(env, axis=2)  # each [W, P]
+        x -= origin[0]
+        y -= origin[1]
+        x += FAR * (origin[2] > height)
+        return _slab_rays(x, y, half_x, half_y, self._per_x, self._per_y)
 
-    def _lidar_boxes(self, world: _World, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
-        relative = world.boxes[:, :, env] - origin[:, None]  # [3, B, P]
-        half = self._box_half[:, :, env]
-        x, y = _into_frame(relative, world.box_cos[:, env], world.box_sin[:, env])
-        x[np.abs(relative[2]) > half[2]] = FAR
-        return _slab_rays(x, y, half[0], half[1], world.box_per_x[..., env], world.box_per_y[..., env])
-
-    def _lidar_ramps(self, world: _World, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
-        relative = world.ramps[:, :, env] - origin[:, None]  # [3, R, P]
-        x, y = _into_frame(relative, world.ramp_cos[:, env], world.ramp_sin[:, env])
-        # at the height h above the ramp's centre the wedge is the rectangle |x| < half, -half < y < -h
-        height = -relative[2]
-        half_y = (RAMP_HALF - height) / 2
-        y -= (height + RAMP_HALF) / 2
-        x[np.abs(height) > RAMP_HALF] = FAR
-        return _slab_rays(x, y, RAMP_HALF, half_y, world.ramp_per_x[:, :, env], world.ramp_per_y[:, :, env])
+    def _lidar_objects(self, world: _World, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
+        x, y, z, cos, sin = world.objects.take(env, axis=2)  # each [O, P]
+        half_x, half_y, half_z = self._half.take(env, axis=2)
+        x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
+        height = origin[2] - z
+        # at a height above its centre, a ramp is the rectangle |x| < half, -half < y < -height
+        ramps = slice(self.num_boxes, None)
+        y[ramps] -= (height[ramps] + RAMP_HALF) / 2
+        half_y[ramps] = (RAMP_HALF - height[ramps]) / 2
+        x += FAR * (np.abs(height) > half_z)
+        per_x, per_y = (per.take(env, axis=2) for per in (world.per_x, world.per_y))
+        return _slab_rays(x, y, half_x, half_y, per_x, per_y)
 
     def _lidar_agents(self, world: _World, origin: np.ndarray, env: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        relative = world.spheres[:, :, :, env] - origin[:, None, None]  # [3, 3 spheres, A, P]
-        relative[0, :, slot, np.arange(len(slot))] = FAR
-        x, y, z = relative.reshape(3, -1, len(slot))
-        radius = np.broadcast_to(SPHERE_RADII, relative.shape[1:]).reshape(-1, len(slot))
-        power = x * x + y * y + z * z - radius * radius  # [3 A, P]
-        along = x[:, None] * self._cos  # [3 A, K, P]
+        x, y, z = self._other_spheres(world, origin, env, slot)  # each [3 spheres * M, P]
+        power = x * x + y * y + z * z
+        power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
+        along = x[:, None] * self._cos  # [3 M, K, P]
         along += y[:, None] * self._sin
         root = along * along
         root -= power[:, None]
-        np.copyto(root, FAR * FAR, where=root < 0)
-        np.sqrt(root, out=root)
-        np.subtract(along, root, out=along)
-        np.copyto(along, FAR, where=along < 0)
-        return along.min(axis=0)
+        return _sphere_hit(along, root).min(axis=0)
 
     # --- sight ----------------------------------------------------------------------------------------------------
 
@@ -162,96 +158,136 @@ class RayCaster:
             self.sees[ids] = False
         pair, target = self._pairs_in_view(world, env, slot)
         env, viewer = env[pair], slot[pair]
-        origin = world.agents[:, viewer, env]  # [3, Q]
-        ray = world.sight_points[:, target, env] - origin
-        bodies = np.empty((self.num_targets, len(env)), np.float32)
-        agents, boxes = self.num_agents, self.num_boxes
-        walls = self._sight_walls(origin, ray, env)
-        bodies[:agents] = self._sight_agents(world, origin, ray, env)
-        bodies[viewer, np.arange(len(env))] = FAR
-        bodies[agents : agents + boxes] = self._sight_boxes(world, origin, ray, env)
-        if self.num_ramps:
-            bodies[agents + boxes :] = self._sight_ramps(world, origin, ray, env)
-        first = np.minimum(bodies.min(axis=0), walls)
-        self.sees[env, viewer, target] = bodies[target, np.arange(len(env))] <= first
-        diagonal = np.arange(agents)
-        self.sees[:, diagonal, diagonal] = self._exists[:agents].T
+        origin = world.agents.take(self._flat(viewer, env), axis=1)  # [3, Q]
+        ray = world.sight_points.take(self._flat(target, env), axis=1)
+        ray -= origin
+        wall = self._sight_walls(origin, ray, env)
+        # a wall hides for sure what it is in front of; only the rest is tested against the moving bodies
+        length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2])
+        kept = np.nonzero(wall * length > length - self._extents.take(self._flat(target, env)))[0]
+        env, viewer, target, wall = (each.take(kept) for each in (env, viewer, target, wall))
+        origin, ray = origin.take(kept, axis=1), ray.take(kept, axis=1)
+        row = np.arange(len(kept))
+        bodies = np.full((self.num_targets, len(kept)), FAR)
+        bodies[self._others_of(viewer, env), row] = self._sight_agents(world, origin, ray, env, viewer)
+        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env)
+        first = np.minimum(bodies.min(axis=0), wall)
+        self.sees[env, viewer, target] = bodies[target, row] <= first
+        diagonal = np.arange(self.num_agents)
+        self.sees[:, diagonal, diagonal] = self._exists[: self.num_agents].T
 
     def _pairs_in_view(self, world: _World, env: np.ndarray, slot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Viewers and their targets that exist and lie in the horizontal field of view around the heading."""
-        offset = world.centres[:2, :, env] - world.agents[:2, slot, env][:, None]  # [2, targets, P]
-        yaw = world.agent_yaw[slot, env]
-        ahead = offset[0] * np.sin(yaw) - offset[1] * np.cos(yaw)
-        distance = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
-        candidate = (ahead >= distance * np.float32(np.cos(VIEW_HALF_ANGLE))) & self._exists[:, env]
+        me = self._flat(slot, env)
+        x, y = world.centres.take(env, axis=2)  # each [N, P]
+        x -= world.agents[0].take(me)
+        y -= world.agents[1].take(me)
+        yaw = world.agent_yaw.take(me)
+        ahead = x * np.sin(yaw) - y * np.cos(yaw)
+        distance = np.sqrt(x * x + y * y)
+        candidate = ahead >= distance * np.float32(np.cos(VIEW_HALF_ANGLE))
+        candidate &= self._exists.take(env, axis=1)
         candidate[slot, np.arange(len(slot))] = False
         target, pair = np.nonzero(candidate)
         return pair, target
 
     def _sight_walls(self, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
-        relative = self._wall_centre[:, :, env] - origin[:2, None]
-        half = self._wall_half[:, :, env]
-        half_height = self._wall_height[:, env] / 2
+        x, y, half_x, half_y, height = self._walls.take(env, axis=2)
+        half_height = height / 2
         per_x, per_y, per_z = _inverse(ray)
-        near, far = _slab(relative[0], half[0], per_x)
-        _clip(near, far, _slab(relative[1], half[1], per_y))
+        near, far = _slab(x - origin[0], half_x, per_x)
+        _clip(near, far, _slab(y - origin[1], half_y, per_y))
         _clip(near, far, _slab(half_height - origin[2], half_height, per_z))
-        return _entry(near, far).min(axis=0)
+        return _hit(near, far).min(axis=0)
 
-    def _sight_boxes(self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
-        cos, sin = world.box_cos[:, env], world.box_sin[:, env]
-        half = self._box_half[:, :, env]
-        near, far = _upright_box(world.boxes[:, :, env] - origin[:, None], ray, cos, sin, half)[:2]
-        return _entry(near, far)
+    def _sight_objects(self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
+        x, y, z, cos, sin = world.objects.take(env, axis=2)  # each [O, Q]
+        half_x, half_y, half_z = self._half.take(env, axis=2)
+        x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
+        z -= origin[2]
+        ray_x, ray_y = _into_frame(ray[0], ray[1], cos, sin)
+        near, far = _slab(x, half_x, _inverse(ray_x))
+        _clip(near, far, _slab(y, half_y, _inverse(ray_y)))
+        _clip(near, far, _slab(z, half_z, _inverse(ray[2])))
+        # a ramp is the part of its cube where y + z <= 0 in its own frame, which is linear along the ray
+        ramps = slice(self.num_boxes, None)
+        rate = ray_y[ramps] + ray[2]
+        crossing = (y[ramps] + z[ramps]) * _inverse(rate)
+        np.minimum(far[ramps], np.where(rate > 0, crossing, FAR), out=far[ramps])
+        np.maximum(near[ramps], np.where(rate > 0, -FAR, crossing), out=near[ramps])
+        return _hit(near, far)
 
-    def _sight_ramps(self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
-        cos, sin = world.ramp_cos[:, env], world.ramp_sin[:, env]
-        half = np.full(3, RAMP_HALF)
-        near, far, centre, direction = _upright_box(world.ramps[:, :, env] - origin[:, None], ray, cos, sin, half)
-        # inside the slope: (y + z of the point in the ramp's frame) <= 0, linear along the ray
-        start = -(centre[1] + centre[2])
-        rate = direction[1] + direction[2]
-        crossing = -start * _inverse(rate)
-        np.copyto(far, np.minimum(far, crossing), where=rate > 0)
-        np.copyto(near, np.maximum(near, crossing), where=rate <= 0)
-        return _entry(near, far)
-
-    def _sight_agents(self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
-        relative = world.spheres[:, :, :, env] - origin[:, None, None]  # [3, 3 spheres, A, Q]
-        length2 = (ray * ray).sum(axis=0)
-        along = (relative * ray[:, None, None]).sum(axis=0)
-        power = (relative * relative).sum(axis=0) - SPHERE_RADII * SPHERE_RADII
+    def _sight_agents(
+        self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray, viewer: np.ndarray
+    ) -> np.ndarray:
+        x, y, z = self._other_spheres(world, origin, env, viewer)  # each [3 spheres * M, Q]
+        length2 = ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2]
+        along = x * ray[0] + y * ray[1] + z * ray[2]
+        power = x * x + y * y + z * z
+        power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
         root = along * along - length2 * power
-        hit = (along - np.sqrt(np.maximum(root, 0))) / np.maximum(length2, TINY)
-        np.copyto(hit, FAR, where=(root < 0) | (hit < 0))
-        return hit.min(axis=0)
+        hits = _sphere_hit(along, root).reshape(SPHERES, len(x) // SPHERES, len(env)).min(axis=0)
+        hits /= length2
+        return hits
+
+    # --- gathering ------------------------------------------------------------------------------------------------
+
+    def _flat(self, body: np.ndarray, env: np.ndarray) -> np.ndarray:
+        """Indices into arrays whose last axis runs over bodies and simulations."""
+        return body * self._exists.shape[1] + env
+
+    def _others_of(self, slot: np.ndarray, env: np.ndarray) -> np.ndarray:
+        """[M, P]; slots of the other agents, as many as the fullest simulation has; absent ones fill up."""
+        most = int(self._exists[: self.num_agents].sum(axis=0).max()) - 1
+        return self._others[:most].reshape(most, -1).take(self._flat(slot, env), axis=1)
+
+    def _other_spheres(self, world: _World, origin: np.ndarray, env: np.ndarray, slot: np.ndarray) -> np.ndarray:
+        """[3, 3 spheres * M, P]; centres of the other agents' spheres relative to the viewers' origins."""
+        others = self._flat(self._others_of(slot, env), env)
+        spheres = world.spheres.take(others, axis=2).reshape(3, SPHERES * len(others), len(env))
+        spheres -= origin[:, None]
+        return spheres
 
 
 class _World:
-    """Poses as float32 with the simulation innermost; what does not exist lies far away."""
+    """Poses as float32 with the simulation innermost; what does not exist lies far away.
+
+    Attributes:
+        centres: [2, N, E].
+        agents: [3, A * E].
+        agent_yaw: [A * E].
+        objects: [5, O, E]; x, y, z, cos yaw, sin yaw.
+        per_x: [O, K, E]; inverse x component of the lidar's directions in the object's frame.
+        per_y: [O, K, E].
+        sight_points: [3, N * E]; what rays of sight aim at: centres, but of ramps the centre of mass.
+        spheres: [3, 3 spheres, A * E].
+    """
 
     def __init__(self, caster: RayCaster, pose: np.ndarray) -> None:
         agents, boxes = caster.num_agents, caster.num_boxes
-        poses = np.ascontiguousarray(pose.transpose(2, 1, 0), np.float32)  # [4, N, E]
-        poses[0, ~caster._exists] = FAR
-        cos, sin = np.cos(poses[3]), np.sin(poses[3])
-        self.centres = poses[:3]
-        self.agents = poses[:3, :agents]
-        self.boxes = poses[:3, agents : agents + boxes]
-        self.ramps = poses[:3, agents + boxes :]
-        self.agent_yaw = poses[3, :agents]
-        self.box_cos, self.box_sin = cos[agents : agents + boxes], sin[agents : agents + boxes]
-        self.ramp_cos, self.ramp_sin = cos[agents + boxes :], sin[agents + boxes :]
-        self.box_per_x, self.box_per_y = _inverse_in_frame(caster, self.box_cos, self.box_sin)
-        self.ramp_per_x, self.ramp_per_y = _inverse_in_frame(caster, self.ramp_cos, self.ramp_sin)
-        self.sight_points = self.centres.copy()  # rays aim at the centre of mass, which differs for ramps
+        poses = np.empty((5, caster.num_targets, len(pose)), np.float32)
+        poses[:3] = pose[..., :3].transpose(2, 1, 0)
+        yaw = pose[..., 3].T.astype(np.float32)
+        np.cos(yaw, out=poses[3])
+        np.sin(yaw, out=poses[4])
+        poses[0] += FAR * ~caster._exists
+        self.centres = poses[:2]
+        self.objects = np.ascontiguousarray(poses[:, agents:])
+        self.agents = poses[:3, :agents].reshape(3, -1)
+        self.agent_yaw = yaw[:agents].reshape(-1)
+        cos, sin = self.objects[3][:, None], self.objects[4][:, None]
+        self.per_x = _inverse(caster._cos * cos + caster._sin * sin)
+        self.per_y = _inverse(caster._sin * cos - caster._cos * sin)
+        points = poses[:3].copy()
+        ramp_cos, ramp_sin = poses[3:, agents + boxes :]
         _, com_y, com_z = RAMP_CENTRE_OF_MASS
-        self.sight_points[0, agents + boxes :] -= np.float32(com_y) * self.ramp_sin
-        self.sight_points[1, agents + boxes :] += np.float32(com_y) * self.ramp_cos
-        self.sight_points[2, agents + boxes :] += np.float32(com_z)
-        self.spheres = np.empty((3, 1 + len(ARM_OFFSETS), agents, pose.shape[0]), np.float32)
+        points[0, agents + boxes :] -= np.float32(com_y) * ramp_sin
+        points[1, agents + boxes :] += np.float32(com_y) * ramp_cos
+        points[2, agents + boxes :] += np.float32(com_z)
+        self.sight_points = points.reshape(3, -1)
+        agent_cos, agent_sin = poses[3:, :agents].reshape(2, -1)
+        self.spheres = np.empty((3, SPHERES, self.agents.shape[1]), np.float32)
         self.spheres[:, 0] = self.agents
-        agent_cos, agent_sin = cos[:agents], sin[:agents]
         for index, (x, y, z) in enumerate(ARM_OFFSETS, start=1):
             self.spheres[0, index] = self.agents[0] + np.float32(x) * agent_cos - np.float32(y) * agent_sin
             self.spheres[1, index] = self.agents[1] + np.float32(x) * agent_sin + np.float32(y) * agent_cos
@@ -259,19 +295,14 @@ class _World:
 
 
 def _inverse(values: np.ndarray) -> np.ndarray:
-    """1 / values, finite where they are (nearly) zero."""
-    return 1 / np.where(np.abs(values) < TINY, TINY, values)
+    """1 / values, finite where they are zero."""
+    inverse: np.ndarray = 1 / (values + np.copysign(TINY, values))
+    return inverse
 
 
-def _inverse_in_frame(caster: RayCaster, cos: np.ndarray, sin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse components of the lidar's directions in frames with the given yaws [S, E]: two [S, K, E]."""
-    cos, sin = cos[:, None], sin[:, None]
-    return _inverse(caster._cos * cos + caster._sin * sin), _inverse(caster._sin * cos - caster._cos * sin)
-
-
-def _into_frame(relative: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of world vectors [2+, S, P] in the frame with the given yaw."""
-    return relative[0] * cos + relative[1] * sin, relative[1] * cos - relative[0] * sin
+def _into_frame(x: np.ndarray, y: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """World vectors in the frame with the given yaw."""
+    return x * cos + y * sin, y * cos - x * sin
 
 
 def _slab_rays(
@@ -279,20 +310,15 @@ def _slab_rays(
 ) -> np.ndarray:
     """Nearest entry [K, P] of K rays into rectangles [S, P] whose centres relative to the origins are (x, y)."""
     near = x[:, None] * per_x  # [S, K, P]
-    width = _column(half_x) * np.abs(per_x)
+    width = half_x[:, None] * np.abs(per_x)
     far = near + width
     near -= width
     other = y[:, None] * per_y
-    width = _column(half_y) * np.abs(per_y)
+    width = half_y[:, None] * np.abs(per_y)
     np.minimum(far, other + width, out=far)
     other -= width
     np.maximum(near, other, out=near)
-    return _entry(near, far).min(axis=0)
-
-
-def _column(half: np.ndarray) -> np.ndarray:
-    """[S, P] → [S, 1, P]; scalars stay."""
-    return half[:, None] if half.ndim else half
+    return _hit(near, far).min(axis=0)
 
 
 def _slab(centre: np.ndarray, half: np.ndarray, per: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,20 +333,23 @@ def _clip(near: np.ndarray, far: np.ndarray, other: tuple[np.ndarray, np.ndarray
     np.minimum(far, other[1], out=far)
 
 
-def _entry(near: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """`near` where the ray hits from outside, FAR elsewhere; overwrites `near`."""
-    np.copyto(near, FAR, where=(near > far) | (near < 0))
+def _hit(near: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """`near` where a ray that is inside a shape from `near` to `far` meets it ahead, huge elsewhere; reuses both."""
+    np.maximum(near, 0, out=near)
+    np.subtract(near, far, out=far)
+    far *= STEEP
+    np.maximum(far, 0, out=far)
+    near += far
     return near
 
 
-def _upright_box(
-    relative: np.ndarray, ray: np.ndarray, cos: np.ndarray, sin: np.ndarray, half: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Entry and exit parameters [S, Q] of rays [3, Q] into boxes with a yaw; also centre and ray in the box's frame."""
-    x, y = _into_frame(relative, cos, sin)
-    ray_x, ray_y = _into_frame(ray[:, None], cos, sin)
-    ray_z = np.broadcast_to(ray[2], ray_x.shape)
-    near, far = _slab(x, half[0], _inverse(ray_x))
-    _clip(near, far, _slab(y, half[1], _inverse(ray_y)))
-    _clip(near, far, _slab(relative[2], half[2], _inverse(ray[2])))
-    return near, far, (x, y, relative[2]), (ray_x, ray_y, ray_z)
+def _sphere_hit(along: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """along - sqrt(root), huge where the sphere lies aside (root < 0) or behind (along < 0); reuses both."""
+    miss = np.minimum(along, root)
+    np.minimum(miss, 0, out=miss)
+    miss *= STEEP
+    np.maximum(root, 0, out=root)
+    np.sqrt(root, out=root)
+    along -= root
+    along -= miss
+    return along
