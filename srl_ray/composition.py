@@ -143,7 +143,9 @@ def overlay(tree: DictConfig, mapping: Mapping[str, Any]) -> DictConfig:
                 problems.append(f"{key} is a section, not a value; set one of its keys: {', '.join(_keys(tree[key]))}.")
             elif key in known or _FREE_KEYS.fullmatch(key):
                 with flag_override(tree, "allow_objects", True):
-                    OmegaConf.update(tree, key, value, force_add=bool(_FREE_KEYS.fullmatch(key)), merge=False)
+                    is_dict = isinstance(value, Mapping)
+                    is_new_key_fine = is_dict or bool(_FREE_KEYS.fullmatch(key))
+                    OmegaConf.update(tree, key, value, force_add=is_new_key_fine, merge=is_dict)
             else:
                 problems.append(_unknown_key(key, tree))
         except OmegaConfBaseException as error:

@@ -400,9 +400,12 @@ def _naming_problems(config: ExperimentConfig) -> Iterable[str]:
         yield f"name names a directory: letters, digits, '_', '-' and '.', got {config.name!r}."
     if config.run.resume is not None and config.run.resume.lower() in ("true", "false", "none", ""):
         yield f"run.resume must be null, auto or the path of a run directory or checkpoint, got {config.run.resume!r}."
-    for section, key in (("policy", "target"), ("algorithm", "target")):
-        if getattr(getattr(config, section), key, "") == MISSING:
+    for section, key in (("policy", "target"), ("algorithm", "target"), ("env", "factory")):
+        path = getattr(getattr(config, section), key, None)
+        if path == MISSING:
             yield f"{section}.{key} is not set: give the import path of your {section}, module:callable."
+        elif isinstance(path, str) and not re.fullmatch(r"[\w.]+:[\w.]+|[\w.]+:<\w+>", path):
+            yield f"{section}.{key} must be an import path, module:callable, got {path!r}."
 
 
 def _share_problems(config: ExperimentConfig) -> Iterable[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from srl_ray.config import ExperimentConfig
 
 OK, FAILURE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+SIGNALS = (130, 143)
 
 HELP = """\
 Train a policy.
@@ -170,12 +171,15 @@ def _say(text: str) -> None:
 
 
 def _sweep(options: Options, overrides: list[str]) -> int:
-    """Every combination, one after the other, by Hydra's sweeper; the worst exit status counts."""
+    """Every combination, one after the other, by Hydra's sweeper; the worst exit status counts, a signal ends it.
+
+    Each run has a directory of its own: <run.dir>/<number>, or runs/sweeps/<time>/<number>.
+    """
     from srl_ray.composition import conf_dir, normalise, schemas, sweep_points
     from srl_ray.config import compose, from_tree
 
-    for point in sweep_points(overrides):
-        compose(point, config_dir=options.config_dir)
+    configs = [compose(point, config_dir=options.config_dir) for point in sweep_points(overrides)]
+    shared_dir = configs[0].run.dir if len({config.run.dir for config in configs}) == 1 else None
 
     import hydra
     from hydra.core.hydra_config import HydraConfig
@@ -186,17 +190,23 @@ def _sweep(options: Options, overrides: list[str]) -> int:
     def job(tree: DictConfig) -> None:
         try:
             config = from_tree(tree)
-            config.run.dir = config.run.dir or HydraConfig.get().runtime.output_dir
+            if shared_dir is not None:
+                config.run.dir = HydraConfig.get().runtime.output_dir
             statuses.append(_run(config, list(HydraConfig.get().overrides.task), plan_only=options.plan_only))
         except Exception as error:
             statuses.append(report(error))
+        if statuses[-1] in SIGNALS:
+            raise KeyboardInterrupt
 
     extra = ["--config-dir", str(Path(options.config_dir).resolve())] if options.config_dir else []
+    root = normalise([f"hydra.sweep.dir={shared_dir}"]) if shared_dir else []
     saved = sys.argv
-    sys.argv = [saved[0], "--multirun", *extra, *normalise(overrides)]
+    sys.argv = [saved[0], "--multirun", *extra, *normalise(overrides), *root]
     try:
         with schemas():
             hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)()
+    except KeyboardInterrupt:
+        return statuses[-1] if statuses and statuses[-1] in SIGNALS else INTERRUPTED
     finally:
         sys.argv = saved
     return max(statuses, default=FAILURE)

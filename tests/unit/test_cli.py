@@ -173,6 +173,30 @@ def test_multirun_runs_every_combination_in_a_directory_of_its_own(
     assert sys.argv == argv
 
 
+def test_multirun_numbers_the_runs_below_a_given_directory(
+    experiment: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert train.main(["experiment=cartpole", "run.seed=1,2", "run.dir=my runs", "-m"]) == 0
+    assert [config.run.dir for config, _ in experiment.ran] == [str(tmp_path / "my runs" / n) for n in "01"]
+
+
+@pytest.mark.parametrize("status", [130, 143])
+def test_signal_ends_a_multirun(
+    experiment: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment.outcome = status
+
+    assert train.main(["experiment=cartpole", "run.seed=1,2,3", "-m"]) == status
+    assert len(experiment.ran) == 1
+
+
 def test_multirun_reports_the_worst_status(
     experiment: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

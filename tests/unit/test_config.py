@@ -186,6 +186,7 @@ def test_hopeless_key_lists_what_there_is() -> None:
         ("lonely", "write key=value"),
         ("run.resume=true", "run.resume must be null, auto or the path"),
         ("name=a/b", "name names a directory"),
+        ("env.factory=my_package.envs.make", "env.factory must be an import path"),
         ("actors.cpus=0", "actors.cpus must be > 0"),
         ("cluster.num_cpus=0", "cluster.num_cpus must be >= 1"),
         ("stop.seconds=-1", "stop.seconds must be > 0"),
@@ -311,6 +312,12 @@ def test_mapping_keeps_objects() -> None:
 
     assert config.env.factory is LocalEnv
     assert config.env.kwargs["inner"] is LocalEnv
+
+
+def test_mapping_is_laid_over_the_experiment() -> None:
+    config = from_mapping({"experiment": "hide_and_seek", "env": {"kwargs": {"preset": "fast"}}})
+
+    assert config.env.kwargs == {"scenario": "randomwalls", "preset": "fast"}
 
 
 @pytest.mark.parametrize(
