@@ -67,7 +67,10 @@ class Chunks:
 class LaneTable:
     """Turns block steps and policy replies into chunks. One thread; no Ray, no torch.
 
-    Lifecycle:   observe(step) → request → answer(request, reply) → ship() → actions → observe(next step) …
+    Lifecycle:   observe(step) → request → answer(request, reply) → ship() → grant(…) → actions → observe(next step) …
+
+    A chunk is filled under a grant of the sample buffer. A lane without one steps unrecorded: its rows are overwritten
+    until the grant comes, which then covers the newest row and what follows.
     """
 
     def __init__(self, spec: BlockSpec, layout: ChunkLayout, action: FieldSpec, state_size: int) -> None:
@@ -94,6 +97,9 @@ class LaneTable:
         self._acting_row = np.full(lanes, NEVER, np.int64)
         self._granted = np.zeros(lanes, np.bool_)
         self._trainer_epoch = np.full(lanes, -1, np.int64)
+        self._grant_number = np.zeros(lanes, np.int64)
+        self._grants = 0
+        self.unrecorded_rows = 0
         self._idle_steps = np.zeros(lanes, np.int64)
         self._actions = action.zeros(lanes)
         self._state = np.zeros((lanes, state_size), np.float32)
@@ -114,6 +120,8 @@ class LaneTable:
         ended = (step.terminated | step.truncated).reshape(shape)
         value_lanes = self._write_finals(step, np.flatnonzero(ended & acting)) if ended.any() else _NO_LANES
         self._acting_row[ended] = NEVER
+        if not self._granted.all():
+            value_lanes = self._drop_unrecorded(value_lanes)
 
         present = step.present.reshape(shape)
         lanes = self._all_lanes if present.all() else np.flatnonzero(present)
@@ -153,6 +161,15 @@ class LaneTable:
         buffer["truncated"][rows, lanes] = ~terminated
         self._save_state(rows, lanes)
         return lanes[~terminated]
+
+    def _drop_unrecorded(self, value_lanes: np.ndarray) -> np.ndarray:
+        """Empty the lanes without a grant; returns the value lanes that remain."""
+        lanes = np.flatnonzero(~self._granted & (self._cursor > self.layout.burn_in))
+        if len(lanes):
+            self.unrecorded_rows += len(lanes)
+            self._restart(lanes)
+            self._acting_row[lanes] = NEVER
+        return value_lanes[self._granted[value_lanes]]
 
     def _new_rows(self, lanes: np.ndarray) -> np.ndarray:
         rows = self._cursor[lanes]
@@ -270,13 +287,26 @@ class LaneTable:
     # -------------------------------------------------------------------------------------------------------- gate
 
     def ungranted(self) -> np.ndarray:
-        """Lanes with an open chunk that the sample buffer has not granted yet."""
-        return np.flatnonzero((self._acting_row >= 0) & ~self._granted)
+        """Lanes whose newest row waits for a grant, the longest without one first."""
+        lanes = np.flatnonzero((self._acting_row >= 0) & ~self._granted)
+        return lanes[np.argsort(self._grant_number[lanes], kind="stable")]
+
+    def wanted(self, lookahead: int) -> int:
+        """Grants that are needed now, or by lanes that complete their chunk within `lookahead` rows."""
+        soon = self._granted & (self._cursor >= self.layout.rows - lookahead)
+        return int(np.count_nonzero(soon | ((self._acting_row >= 0) & ~self._granted)))
+
+    @property
+    def is_recording(self) -> bool:
+        """Some lane fills a chunk."""
+        return bool(self._granted.any())
 
     def grant(self, lanes: np.ndarray, trainer_epoch: int) -> None:
         """The open chunks of `lanes` may be filled."""
         self._granted[lanes] = True
         self._trainer_epoch[lanes] = trainer_epoch
+        self._grants += 1
+        self._grant_number[lanes] = self._grants
 
 
 _NO_LANES = np.zeros(0, np.int64)

@@ -24,6 +24,8 @@ from srl_ray.streams.sample_buffer import ChunkMessage
 from srl_ray.streams.samples import SampleSink
 
 _EPISODES_KEPT = 20_000
+_OUTBOX_S = 0.02
+"""Completed chunks wait this long for others of their block, so that fewer messages are sent."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class ActorReport:
     """Counters since this worker's start, and the episodes that were not acknowledged yet.
 
     Attributes:
-        seconds: Stage → seconds of the worker's thread: env, inference, rows, wait (for grants), weights.
+        unrecorded_rows: Rows of lanes that had no grant.
+        seconds: Stage → seconds of the worker's thread: env, inference, rows, push, wait (for grants), weights.
         step_started_s: Wall-clock time at which the environment call under way began; 0: none.
         progress: Changes whenever the worker gets on; for stall detection.
     """
@@ -84,6 +87,7 @@ class ActorReport:
     frames: int = 0
     chunks: int = 0
     lost_chunks: int = 0
+    unrecorded_rows: int = 0
     resends: int = 0
     discarded_episodes: int = 0
     step_started_s: float = 0.0
@@ -97,16 +101,25 @@ class _Slot:
     """One block of the ring and where it stands.
 
     Attributes:
-        phase: reply: waits for the policy's answer; grant: waits for the sample buffer's; go: may be stepped.
-        wanting: Lanes whose next chunk waits for a grant.
+        index: Its place in the ring.
+        phase: reply: waits for the policy's answer; grant: no lane may record; go: may be stepped.
+        credits: Grants in hand that no lane uses yet, of trainer epoch `credit_epoch`.
+        newest: (epoch, version) that the newest of these grants demands.
+        outbox: Completed chunks that are not pushed yet.
+        outbox_since: When the first of them was completed.
         answered_by: (epoch, version) of the weights behind the last answer.
     """
 
+    index: int
     block: EnvBlock
     lanes: LaneTable
     phase: str = "reply"
     request: Request | None = None
-    wanting: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    credits: int = 0
+    credit_epoch: int = -1
+    newest: tuple[int, int] = (-1, -1)
+    outbox: list[Chunks] = field(default_factory=list)
+    outbox_since: float = 0.0
     answered_by: tuple[int, int] = (-1, -1)
 
 
@@ -122,7 +135,8 @@ class ActorWorker:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._report = ActorReport(settings.index, settings.epoch)
-        self._seconds = {"env": 0.0, "inference": 0.0, "rows": 0.0, "wait": 0.0, "weights": 0.0}
+        self._seconds = dict.fromkeys(("env", "inference", "rows", "push", "wait", "weights"), 0.0)
+        self._lookahead = max(1, settings.layout.sample_steps // 4)
         self._episodes: deque[FinishedEpisode] = deque(maxlen=_EPISODES_KEPT)
         self._episode_number = 0
         self._blocks: list[EnvBlock] = []
@@ -173,8 +187,8 @@ class ActorWorker:
         self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring_size, trainers)
         known = self._inference.signature
         self._ring = [
-            _Slot(block, LaneTable(block.spec, settings.layout, known.action, known.state_size))
-            for block in self._blocks
+            _Slot(index, block, LaneTable(block.spec, settings.layout, known.action, known.state_size))
+            for index, block in enumerate(self._blocks)
         ]
         return process_facts()
 
@@ -198,6 +212,7 @@ class ActorWorker:
         report.seconds = dict(self._seconds)
         if self._samples is not None:
             report.lost_chunks = self._samples.lost_chunks
+        report.unrecorded_rows = sum(slot.lanes.unrecorded_rows for slot in self._ring)
         report.resends = getattr(self._inference, "resends", 0)
         return report
 
@@ -208,30 +223,29 @@ class ActorWorker:
         assert self._inference is not None
         try:
             self._inference.install(0, 0)
-            for index, slot in enumerate(self._ring):
-                seed = derive_seed(self.settings.seed, "env", self.settings.index, index, self.settings.epoch)
-                slot.request = self._observe(index, slot, self._timed_step(slot, seed=seed))
-                self._post(index, slot)
+            for slot in self._ring:
+                seed = derive_seed(self.settings.seed, "env", self.settings.index, slot.index, self.settings.epoch)
+                slot.request = self._observe(slot, self._timed_step(slot, seed=seed))
+                self._post(slot)
             while not self._stop.is_set():
-                for index, slot in enumerate(self._ring):
-                    self._advance(index, slot)
+                for slot in self._ring:
+                    self._advance(slot)
                 if all(slot.phase == "grant" for slot in self._ring):
-                    self._collect_grants(range(len(self._ring)), deadline_s=0.2)
+                    self._collect_grants(deadline_s=0.2)
             return self.report(self._episode_number)
         finally:
             for block in self._blocks:
                 block.close()
             self._inference.close()
 
-    def _advance(self, index: int, slot: _Slot) -> None:
+    def _advance(self, slot: _Slot) -> None:
         """Move one block on as far as it goes without waiting for a grant."""
-        if slot.phase == "grant":
-            self._collect_grants([index], deadline_s=0.0)
-        if slot.phase == "reply" and not self._answer(index, slot):
+        if slot.phase == "reply" and not self._answer(slot):
             return
+        self._use_grants(slot)
         if slot.phase == "go":
-            slot.request = self._observe(index, slot, self._timed_step(slot))
-            self._post(index, slot)
+            slot.request = self._observe(slot, self._timed_step(slot))
+            self._post(slot)
 
     def _timed_step(self, slot: _Slot, seed: int | None = None) -> Any:
         begin = perf_counter()
@@ -242,7 +256,7 @@ class ActorWorker:
         self._seconds["env"] += perf_counter() - begin
         return step
 
-    def _observe(self, index: int, slot: _Slot, step: Any) -> Request:
+    def _observe(self, slot: _Slot, step: Any) -> Request:
         begin = perf_counter()
         request = slot.lanes.observe(step)
         report, spec = self._report, slot.block.spec
@@ -250,37 +264,37 @@ class ActorWorker:
         report.frames += spec.num_envs * spec.frame_skip
         report.agent_steps += len(request.lanes) - int(request.value_only.sum())
         if step.episodes:
-            self._record(index, slot, step.episodes)
+            self._record(slot, step.episodes)
         self._seconds["rows"] += perf_counter() - begin
         return request
 
-    def _record(self, index: int, slot: _Slot, records: list[EpisodeRecord]) -> None:
+    def _record(self, slot: _Slot, records: list[EpisodeRecord]) -> None:
         with self._lock:
             for record in records:
                 self._episode_number += 1
                 self._report.discarded_episodes += record.discarded
                 self._episodes.append(
                     FinishedEpisode(
-                        self._episode_number, time(), self.settings.index, index, slot.answered_by[1], record
+                        self._episode_number, time(), self.settings.index, slot.index, slot.answered_by[1], record
                     )
                 )
 
-    def _post(self, index: int, slot: _Slot) -> None:
+    def _post(self, slot: _Slot) -> None:
         assert slot.request is not None
         assert self._inference is not None
         request = slot.request
         self._inference.post(
-            index,
+            slot.index,
             InferenceRequest(request.obs, request.state, request.on_reset, np.zeros(request.num_rows, np.bool_)),
         )
         slot.phase = "reply"
 
-    def _answer(self, index: int, slot: _Slot) -> bool:
-        """Take the policy's answer and ship what it completes; False if it is not there yet."""
+    def _answer(self, slot: _Slot) -> bool:
+        """Take the policy's answer and collect the chunks it completes; False if it is not there yet."""
         assert self._inference is not None
         assert slot.request is not None
         begin = perf_counter()
-        reply = self._inference.take(index, 1.0)
+        reply = self._inference.take(slot.index, 1.0)
         taken = perf_counter()
         self._seconds["inference"] += taken - begin
         if reply is None:
@@ -288,50 +302,93 @@ class ActorWorker:
         slot.lanes.answer(slot.request, reply)
         slot.answered_by = (reply.epoch, reply.version)
         chunks = slot.lanes.ship()
-        slot.wanting = slot.lanes.ungranted()
+        if chunks is not None:
+            slot.outbox_since = slot.outbox_since if slot.outbox else taken
+            slot.outbox.append(chunks)
         self._seconds["rows"] += perf_counter() - taken
-        if chunks is not None or len(slot.wanting):
-            self._push(index, slot, chunks)
-        else:
-            slot.phase = "go"
+        slot.phase = "go"
         return True
 
-    def _push(self, index: int, slot: _Slot, chunks: Chunks | None) -> None:
-        assert self._samples is not None
-        message = None
-        if chunks is not None:
-            self._report.chunks += len(chunks.lanes)
-            message = ChunkMessage(
-                chunks.arrays, chunks.lanes, chunks.oldest_version, chunks.trained_rows, chunks.trainer_epoch
-            )
-        self._samples.push(index, message, len(slot.wanting))
-        slot.phase = "grant"
+    def _use_grants(self, slot: _Slot) -> None:
+        """Give the lanes the grants in hand, ask for more ahead of time, and push what is due.
 
-    def _collect_grants(self, slots: Sequence[int], deadline_s: float) -> None:
-        """Take one answer of the sample buffer, if there is one within the deadline."""
+        The block waits only when none of its lanes may record; otherwise the others step unrecorded.
+        """
         assert self._samples is not None
+        if self._samples.has_answers_due(slot.index):
+            self._collect_grants(deadline_s=0.0)
+        lanes = slot.lanes
+        waiting = lanes.ungranted()
+        if len(waiting) and slot.credits:
+            waiting = waiting[: slot.credits]
+            slot.credits -= len(waiting)
+            lanes.grant(waiting, slot.credit_epoch)
+            if self._ask_again(slot, waiting):
+                return
+        self._push(slot)
+        slot.phase = "go" if lanes.is_recording else "grant"
+
+    def _ask_again(self, slot: _Slot, lanes: np.ndarray) -> bool:
+        """Install the weights that came with the grants; rows answered by older ones are asked again."""
         assert self._inference is not None
+        if slot.answered_by >= slot.newest:
+            return False
         begin = perf_counter()
-        answer = self._samples.poll(slots, deadline_s)
-        self._seconds["wait"] += perf_counter() - begin
-        if answer is None:
-            return
-        index, grant = answer
-        slot = self._ring[index]
-        if grant.closed:
-            self._stop.wait(0.2)
-            self._samples.push(index, None, len(slot.wanting))
-            return
-        slot.lanes.grant(slot.wanting, grant.epoch)
-        begin = perf_counter()
-        self._inference.install(grant.epoch, grant.version)
+        self._inference.install(*slot.newest)
         self._seconds["weights"] += perf_counter() - begin
-        self._report.progress += 1
-        if slot.answered_by < (grant.epoch, grant.version) and len(slot.wanting):
-            slot.request = slot.lanes.ask_again(slot.wanting)
-            self._post(index, slot)
-        else:
-            slot.phase = "go"
+        slot.request = slot.lanes.ask_again(lanes)
+        self._post(slot)
+        return True
+
+    def _push(self, slot: _Slot) -> None:
+        """Push completed chunks together where that costs no waiting, and ask for the grants needed soon."""
+        assert self._samples is not None
+        samples, begin = self._samples, perf_counter()
+        is_stuck = not slot.lanes.is_recording
+        some = max(1, slot.lanes.num_lanes // 4)
+        num_chunks = sum(len(chunks.lanes) for chunks in slot.outbox)
+        want = max(0, slot.lanes.wanted(self._lookahead) - slot.credits - samples.asked(slot.index))
+        is_due = is_stuck or num_chunks >= some or begin - slot.outbox_since > _OUTBOX_S
+        if num_chunks and is_due and samples.may_push(slot.index):
+            samples.push(slot.index, join_chunks(slot.outbox), want)
+            slot.outbox = []
+            self._report.chunks += num_chunks
+        elif want >= (1 if is_stuck else some):
+            samples.ask(slot.index, want)
+        self._seconds["push"] += perf_counter() - begin
+
+    def _collect_grants(self, deadline_s: float) -> None:
+        """Take in what the sample buffers answered; waits for the first answer, at most `deadline_s`."""
+        assert self._samples is not None
+        begin = perf_counter()
+        answers = self._samples.poll(deadline_s)
+        self._seconds["wait"] += perf_counter() - begin
+        for index, grant in answers:
+            slot = self._ring[index]
+            if grant.closed:
+                self._stop.wait(0.1)
+                continue
+            if slot.credit_epoch != grant.epoch:
+                slot.credits, slot.credit_epoch = 0, grant.epoch
+            slot.credits += grant.granted
+            slot.newest = max(slot.newest, (grant.epoch, grant.version))
+            self._report.progress += grant.granted
+
+
+def join_chunks(outbox: Sequence[Chunks]) -> ChunkMessage:
+    """One message of several completions: chunks side by side."""
+    first = outbox[0]
+    if len(outbox) == 1:
+        arrays = first.arrays
+    else:
+        arrays = {name: np.concatenate([c.arrays[name] for c in outbox], axis=1) for name in first.arrays}
+    return ChunkMessage(
+        arrays,
+        *(
+            np.concatenate([getattr(chunks, name) for chunks in outbox])
+            for name in ("lanes", "oldest_version", "trained_rows", "trainer_epoch")
+        ),
+    )
 
 
 def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:

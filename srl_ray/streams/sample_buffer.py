@@ -2,17 +2,18 @@
 
 The gate counts chunks *granted*. A lane starts its next chunk only when
 `granted + 1 <= (finished_batches + 1 + S') * B`, with B chunks per batch, and S' = (S + 1) // reuse − 1 batches of
-allowed lead: chunk number g is then trained at most S versions after it was begun. Expired and lost chunks are taken
-off `granted`. With S = 0 this is synchronous training; with S unbounded only the buffer's size holds producers back.
+allowed lead: chunk number g is then trained at most S versions after it was begun, unless its producer falls behind the
+others (it expires). Expired and lost chunks are taken off `granted`. With S = 0 this is synchronous training; with S
+unbounded only the buffer's size holds producers back. Grants never wait for each other: a block that holds one goes on,
+its lanes without a grant step unrecorded.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,10 @@ class ChunkMessage:
 
 @dataclass(frozen=True)
 class Grant:
-    """The answer to a push.
+    """The answer to `push` and `ask`.
 
     Attributes:
-        granted: Chunks that may be begun now: all that were wanted, or 0 (ask again).
+        granted: Chunks that may be begun now, between 0 and what was wanted.
         accepted: The message was taken in; it must not be sent again.
         version: Trainer version; weights at least this new are to be installed before the new chunks begin.
         epoch: Trainer epoch of that version.
@@ -99,12 +100,6 @@ class Chunk:
 
 
 @dataclass
-class _Wanting:
-    producer: Producer
-    count: int
-
-
-@dataclass
 class SampleBufferMetrics:
     """Counts since the buffer was made; `accepted == finished + expired + waiting + lost` always holds.
 
@@ -117,7 +112,6 @@ class SampleBufferMetrics:
         waiting: Chunks in the buffer now.
         waiting_bytes: Their size.
         open: Chunks granted and not yet delivered.
-        overdraft: Chunks granted beyond the budget because training would have starved.
     """
 
     accepted: int = 0
@@ -128,7 +122,6 @@ class SampleBufferMetrics:
     waiting: int = 0
     waiting_bytes: int = 0
     open: int = 0
-    overdraft: int = 0
 
 
 @dataclass
@@ -140,7 +133,8 @@ class SampleBuffer:
 
     Example:
         buffer = SampleBuffer(batch_chunks=8, max_staleness=1)
-        grant = buffer.push(Producer(0, 0), message, want=4, deadline_s=1.0)   # a producer's thread
+        grant = buffer.ask(Producer(0, 0), want=4, deadline_s=1.0)              # a producer's thread
+        grant = buffer.push(Producer(0, 0), message, want=4, deadline_s=1.0)   # later, from the same producer
         chunks = buffer.take(deadline_s=1.0)                                    # the training thread
         buffer.set_version(1)                                                   # after the update was published
 
@@ -151,7 +145,6 @@ class SampleBuffer:
         capacity_chunks: Pushes wait while the buffer holds this many; None: unbounded (the gate bounds it).
         capacity_bytes: The same in bytes.
         sort: Hand out the oldest B chunks in an order independent of arrival (deterministic mode).
-        now: Clock in seconds.
     """
 
     batch_chunks: int
@@ -160,48 +153,78 @@ class SampleBuffer:
     capacity_chunks: int | None = None
     capacity_bytes: int | None = None
     sort: bool = False
-    now: Callable[[], float] = monotonic
     metrics: SampleBufferMetrics = field(default_factory=SampleBufferMetrics)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._chunks: deque[Chunk] = deque()
         self._open: dict[Producer, int] = {}
-        self._queue: deque[_Wanting] = deque()
+        self._queue: deque[object] = deque()
         self._worker_epochs: dict[int, int] = {}
         self._version = 0
         self._epoch = 0
         self._finished_batches = 0
         self._granted = 0
-        self._training_waits = False
         self._closed = False
 
     # ----------------------------------------------------------------------------------------------------- producers
 
-    def push(self, producer: Producer, message: ChunkMessage | None, want: int, deadline_s: float) -> Grant:
-        """Deliver chunks and ask for `want` new ones.
+    def push(self, producer: Producer, message: ChunkMessage, want: int, deadline_s: float) -> Grant:
+        """Deliver chunks; grants up to `want` new ones as far as the budget allows now.
 
         produces:      chunks for take()
-        waits for:     room in the buffer and budget for all `want` chunks, at most `deadline_s`
-        unblocked by:  take(), set_version(), forget(), close()
+        waits for:     room in the buffer, at most `deadline_s` (then `accepted` is false: send it again)
+        unblocked by:  take(), close()
         """
-        end = self.now() + deadline_s
         with self._changed:
             if self._is_outdated(producer):
-                self.metrics.refused += message.num_chunks if message else 0
-                return self._grant(0, accepted=True, closed=True)
-            accepted = message is None or self._accept(producer, message, end)
-            if not accepted or self._closed or want == 0:
-                return self._grant(0, accepted)
-            return self._grant(want if self._wait_for_budget(producer, want, end) else 0, accepted)
+                self.metrics.refused += message.num_chunks
+                return self._answer(0, closed=True)
+            if not self._accept(producer, message, deadline_s):
+                return self._answer(0, accepted=False)
+            return self._answer(0 if self._queue or self._closed else self._begin(producer, want))
 
-    def _accept(self, producer: Producer, message: ChunkMessage, end: float) -> bool:
+    def ask(self, producer: Producer, want: int, deadline_s: float) -> Grant:
+        """Ask for up to `want` new chunks.
+
+        waits for:     budget for at least one, in turn, at most `deadline_s`
+        unblocked by:  set_version(), forget(), close(), chunks that expire
+        """
+        place = object()
+        with self._changed:
+            self._queue.append(place)
+            self._changed.wait_for(
+                lambda: self._closed or self._is_outdated(producer) or (self._queue[0] is place and self._budget() > 0),
+                deadline_s,
+            )
+            is_first = self._queue[0] is place
+            self._queue.remove(place)
+            self._changed.notify_all()
+            if self._closed or self._is_outdated(producer):
+                return self._answer(0, closed=True)
+            return self._answer(self._begin(producer, want) if is_first else 0)
+
+    def _begin(self, producer: Producer, want: int) -> int:
+        granted = max(0, min(want, self._budget()))
+        self._granted += granted
+        self._open[producer] = self._open.get(producer, 0) + granted
+        self.metrics.open += granted
+        return granted
+
+    def _budget(self) -> int:
+        """Chunks that may be begun now."""
+        if self.max_staleness is None:
+            return sys.maxsize
+        lead = (self.max_staleness + 1) // self.reuse - 1
+        return (self._finished_batches + 1 + lead) * self.batch_chunks - self._granted
+
+    def _accept(self, producer: Producer, message: ChunkMessage, deadline_s: float) -> bool:
         columns = np.flatnonzero(message.trainer_epoch == self._epoch)
         if not len(columns):
             self.metrics.refused += message.num_chunks
             return True
         size = sum(array.nbytes for array in message.arrays.values())
-        has_room = self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, end - self.now()))
+        has_room = self._changed.wait_for(lambda: self._closed or self._has_room(size), deadline_s)
         if not has_room or self._closed:
             return self._closed
         self._close_open(producer, len(columns))
@@ -220,46 +243,6 @@ class SampleBuffer:
         chunks_fit = self.capacity_chunks is None or len(self._chunks) < self.capacity_chunks
         return chunks_fit and (self.capacity_bytes is None or self.metrics.waiting_bytes + size <= self.capacity_bytes)
 
-    def _wait_for_budget(self, producer: Producer, want: int, end: float) -> bool:
-        """FIFO: the first in the queue is served first, all it wants or nothing."""
-        wanting = next((w for w in self._queue if w.producer == producer), None)
-        if wanting is None:
-            wanting = _Wanting(producer, want)
-            self._queue.append(wanting)
-        wanting.count = want
-        self._changed.notify_all()
-
-        def served() -> bool:
-            return self._closed or self._is_outdated(producer) or (self._queue[0] is wanting and self._may_begin(want))
-
-        is_served = self._changed.wait_for(served, max(0.0, end - self.now()))
-        if not is_served or self._closed or self._is_outdated(producer):
-            return False  # it keeps its place in the queue and asks again
-        self._queue.remove(wanting)
-        self._granted += want
-        self._open[producer] = self._open.get(producer, 0) + want
-        self.metrics.open += want
-        self._changed.notify_all()
-        return True
-
-    def _may_begin(self, want: int) -> bool:
-        if self.max_staleness is None:
-            return True
-        lead = (self.max_staleness + 1) // self.reuse - 1
-        if self._granted + want <= (self._finished_batches + 1 + lead) * self.batch_chunks:
-            return True
-        if self._is_starving():
-            self.metrics.overdraft += want
-            return True
-        return False
-
-    def _is_starving(self) -> bool:
-        """Training waits for a batch that nobody is able to complete: every open chunk's block is in the queue."""
-        if not self._training_waits or len(self._chunks) >= self.batch_chunks:
-            return False
-        queued = {wanting.producer for wanting in self._queue}
-        return all(producer in queued for producer, count in self._open.items() if count > 0)
-
     def _close_open(self, producer: Producer, count: int) -> None:
         delivered = min(count, self._open.get(producer, 0))
         self._open[producer] = self._open.get(producer, 0) - delivered
@@ -269,7 +252,7 @@ class SampleBuffer:
     def _is_outdated(self, producer: Producer) -> bool:
         return producer.epoch < self._worker_epochs.get(producer.worker, 0)
 
-    def _grant(self, granted: int, accepted: bool, closed: bool = False) -> Grant:
+    def _answer(self, granted: int, *, accepted: bool = True, closed: bool = False) -> Grant:
         return Grant(granted, accepted, self._version, self._epoch, closed or self._closed)
 
     def forget(self, worker: int, epoch: int) -> None:
@@ -280,13 +263,12 @@ class SampleBuffer:
                 count = self._open.pop(producer)
                 self._granted -= count
                 self.metrics.open -= count
-            self._queue = deque(w for w in self._queue if not self._is_outdated(w.producer))
             self._changed.notify_all()
 
     # ------------------------------------------------------------------------------------------------------- training
 
     def take(self, deadline_s: float) -> list[Chunk] | None:
-        """The oldest B chunks that are not too stale.
+        """The B chunks of the oldest versions that are not too stale.
 
         consumes:      chunks of push()
         waits for:     B chunks, at most `deadline_s`; None once closed or late
@@ -295,9 +277,8 @@ class SampleBuffer:
         with self._changed:
             if not self.wait_ready(deadline_s) or self._closed:
                 return None
-            self._training_waits = False
-            if self.sort:
-                self._chunks = deque(sorted(self._chunks, key=lambda chunk: chunk.key))
+            order = (lambda chunk: chunk.key) if self.sort else (lambda chunk: chunk.oldest_version)
+            self._chunks = deque(sorted(self._chunks, key=order))
             taken = [self._chunks.popleft() for _ in range(self.batch_chunks)]
             self._remove(taken)
             self.metrics.finished += len(taken)
@@ -332,8 +313,6 @@ class SampleBuffer:
     def wait_ready(self, deadline_s: float) -> bool:
         """Wait until a batch is there, at most `deadline_s`; it stays there until `take` or `set_version`."""
         with self._changed:
-            self._training_waits = True
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
             return len(self._chunks) >= self.batch_chunks
 

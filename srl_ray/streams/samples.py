@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -11,16 +12,25 @@ from ray.exceptions import RayActorError
 
 from srl_ray.streams.sample_buffer import ChunkMessage, Grant, Producer
 
-SAMPLES_GROUP = "samples"
-"""Concurrency group of a trainer worker in which pushes run; one thread for each block that feeds it."""
+MESSAGES_IN_FLIGHT = 2
+THREADS_PER_BLOCK = MESSAGES_IN_FLIGHT + 1
+"""Threads that a trainer worker needs for each block that feeds it: its messages, and its question for grants."""
 _PUSH_DEADLINE_S = 2.0
 
 
-class SampleSink:
-    """Each slot of the ring has at most one push under way; its answer is the slot's grant.
+@dataclass
+class _Push:
+    slot: int
+    message: ChunkMessage | None
+    want: int
+    ref: Any
 
-    `push` and `poll` belong to the worker's thread, `rewire` to any. Slot j of worker i feeds trainer
-    (i * ring + j) % number of trainers.
+
+class SampleSink:
+    """Slot j of worker i feeds trainer (i * ring + j) % number of trainers.
+
+    A slot has at most MESSAGES_IN_FLIGHT messages and one question for grants under way. `push`, `ask` and `poll`
+    belong to the worker's thread, `rewire` to any.
     """
 
     def __init__(self, worker: int, epoch: int, ring_size: int, trainers: Sequence[Any]) -> None:
@@ -29,7 +39,7 @@ class SampleSink:
         self._trainers = list(trainers)
         self._lock = threading.Lock()
         self._wired = threading.Event()
-        self._pending: dict[int, tuple[ChunkMessage | None, int, Any]] = {}
+        self._pushes: list[_Push] = []
         self._sequence = 0
         self.lost_chunks = 0
 
@@ -39,41 +49,64 @@ class SampleSink:
             self._trainers = list(trainers)
         self._wired.set()
 
-    def push(self, slot: int, message: ChunkMessage | None, want: int) -> None:
-        """Deliver chunks of the slot and ask for `want` new ones; does not block."""
-        if message is not None:
-            self._sequence += 1
-            message.sequence = self._sequence
+    def has_answers_due(self, slot: int) -> bool:
+        """Something of this slot is under way."""
+        return any(push.slot == slot for push in self._pushes)
+
+    def may_push(self, slot: int) -> bool:
+        """The slot's number of messages under way is below its limit."""
+        under_way = sum(push.slot == slot and push.message is not None for push in self._pushes)
+        return under_way < MESSAGES_IN_FLIGHT
+
+    def asked(self, slot: int) -> int:
+        """Chunks that the slot's unanswered messages and questions ask for."""
+        return sum(push.want for push in self._pushes if push.slot == slot)
+
+    def push(self, slot: int, message: ChunkMessage, want: int) -> None:
+        """Deliver chunks of the slot, and take up to `want` grants along if there are any; does not block."""
+        self._sequence += 1
+        message.sequence = self._sequence
         self._send(slot, message, want)
+
+    def ask(self, slot: int, want: int) -> None:
+        """Ask for up to `want` grants, unless a question is under way already; does not block."""
+        if not any(push.slot == slot and push.message is None for push in self._pushes):
+            self._send(slot, None, want)
 
     def _send(self, slot: int, message: ChunkMessage | None, want: int) -> None:
         with self._lock:
             trainer = self._trainers[(self._worker * self._ring_size + slot) % len(self._trainers)]
-        push = trainer.push.options(concurrency_group=SAMPLES_GROUP)
-        ref = push.remote(self._producers[slot], message, want, _PUSH_DEADLINE_S)
-        self._pending[slot] = (message, want, ref)
+        producer = self._producers[slot]
+        if message is None:
+            ref = trainer.ask.remote(producer, want, _PUSH_DEADLINE_S)
+        else:
+            ref = trainer.push.remote(producer, message, want, _PUSH_DEADLINE_S)
+        self._pushes.append(_Push(slot, message, want, ref))
 
-    def poll(self, slots: Sequence[int], deadline_s: float) -> tuple[int, Grant] | None:
-        """The first slot of `slots` that got all it wanted (or learnt that the stream is closed).
+    def poll(self, deadline_s: float) -> list[tuple[int, Grant]]:
+        """Answers of the sample buffers, with their slots; waits for the first one, at most `deadline_s`.
 
-        Answers that fall short are asked for again: a message that found the buffer full is sent again, one that a
-        dead trainer took with it is lost and counted.
+        A message that found the buffer full is sent again; one that a dead trainer took with it is lost and counted.
         """
-        refs = {self._pending[slot][2]: slot for slot in slots}
-        ready, _ = ray.wait(list(refs), num_returns=1, timeout=deadline_s, fetch_local=False)
+        if not self._pushes:
+            return []
+        refs = [push.ref for push in self._pushes]
+        ready, _ = ray.wait(refs, num_returns=1, timeout=deadline_s, fetch_local=False)
         if not ready:
-            return None
-        slot = refs[ready[0]]
-        message, want, ref = self._pending.pop(slot)
-        try:
-            grant: Grant = ray.get(ref, timeout=30.0)
-        except RayActorError:
-            self.lost_chunks += message.num_chunks if message else 0
-            self._wired.clear()
-            self._wired.wait(0.5)  # the driver names the successor
-            self._send(slot, None, want)
-            return None
-        if grant.closed or (grant.accepted and grant.granted == want):
-            return slot, grant
-        self._send(slot, None if grant.accepted else message, want)
-        return None
+            return []
+        answered = set(ready)
+        done = [push for push in self._pushes if push.ref in answered]
+        self._pushes = [push for push in self._pushes if push.ref not in answered]
+        answers: list[tuple[int, Grant]] = []
+        for push in done:
+            try:
+                grant: Grant = ray.get(push.ref, timeout=30.0)
+            except RayActorError:
+                self.lost_chunks += push.message.num_chunks if push.message else 0
+                self._wired.clear()
+                self._wired.wait(0.5)  # the driver names the successor
+                continue
+            if not grant.accepted and not grant.closed:
+                self._send(push.slot, push.message, 0)
+            answers.append((push.slot, grant))
+        return answers

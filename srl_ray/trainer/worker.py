@@ -95,7 +95,7 @@ class TrainerWorker:
     """One rank of the trainer group. A plain class; Ray is put on elsewhere.
 
     Lifecycle:   setup() → [join_group()] → begin() → run() … stop() → run returns
-    Threads:     setup, join_group, begin and run in one; push, report, save, forget_actor and stop in any other.
+    Threads:     setup, join_group, begin and run in one; everything else in any other.
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
@@ -169,9 +169,13 @@ class TrainerWorker:
         self._buffer.set_version(self.version, self.settings.epoch)
         return self.version
 
-    def push(self, producer: Producer, message: ChunkMessage | None, want: int, deadline_s: float) -> Grant:
+    def push(self, producer: Producer, message: ChunkMessage, want: int, deadline_s: float) -> Grant:
         """The sample stream's entrance; see SampleBuffer.push."""
         return self._buffer.push(producer, message, want, deadline_s)
+
+    def ask(self, producer: Producer, want: int, deadline_s: float) -> Grant:
+        """A block asks for grants; see SampleBuffer.ask."""
+        return self._buffer.ask(producer, want, deadline_s)
 
     def forget_actor(self, worker: int, epoch: int) -> None:
         """Actor worker `worker` was replaced by its generation `epoch`."""

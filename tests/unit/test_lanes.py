@@ -33,6 +33,7 @@ class Driver:
         spec = make_spec(num_envs, num_agents)
         self.lanes = LaneTable(spec, layout, spec.group.action.field, STATE)
         self.version = 0
+        self.grants = True
         self.chunks: list[Chunks] = []
         self.requests: list[Request] = []
 
@@ -52,6 +53,8 @@ class Driver:
             final_lanes=np.array(sorted(final), np.int64),
             final_obs={"obs": np.array([final[lane] for lane in sorted(final)], np.float32)},
         )
+        if self.grants:
+            self.lanes.grant(np.arange(lanes), 3)
         request = self.lanes.observe(step)
         self.requests.append(request)
         self.lanes.answer(request, self.reply(request))
@@ -227,14 +230,39 @@ def test_oldest_version_ignores_final_and_bootstrap_rows() -> None:
 
 def test_lanes_need_a_grant_for_every_chunk() -> None:
     driver = Driver(ChunkLayout(0, 2, 1, 2), num_envs=2)
+    driver.grants = False
     driver.step([1, 1], reset=1)
     assert driver.lanes.ungranted().tolist() == [0, 1]
-    driver.lanes.grant(np.array([0, 1]), 3)
+    driver.lanes.grant(np.array([0, 1]), 7)
     assert not len(driver.lanes.ungranted())
+    assert driver.lanes.wanted(1) == 0
     driver.step([2, 2])
+    assert driver.lanes.wanted(1) == 2
     driver.step([3, 3])
-    assert driver.chunks[0].trainer_epoch.tolist() == [3, 3]
+    assert driver.chunks[0].trainer_epoch.tolist() == [7, 7]
     assert driver.lanes.ungranted().tolist() == [0, 1]
+
+
+def test_a_lane_without_a_grant_steps_unrecorded_until_it_comes() -> None:
+    driver = Driver(ChunkLayout(0, 2, 1, 1), num_envs=2)
+    driver.grants = False
+    driver.step([1, 11], reset=1)
+    driver.lanes.grant(np.array([0]), 0)
+    driver.step([2, 12], reward=1)
+    driver.step([3, 13], reset=[0, 1], reward=1, trunc=[0, 1], final={1: 99})
+    assert driver.requests[-1].obs["obs"].tolist() == [3, 13]
+    assert driver.lanes.ungranted().tolist() == [1, 0]
+    driver.lanes.grant(np.array([1]), 0)
+    driver.step([4, 14], reward=1)
+    driver.step([5, 15], reward=2)
+    first, second = driver.chunks
+    assert first.lanes.tolist() == [0]
+    assert rows_of(first, "obs.obs") == [1, 2, 3]
+    assert second.lanes.tolist() == [1]
+    assert rows_of(second, "obs.obs") == [13, 14, 15]
+    assert rows_of(second, "reward") == [1, 2, 0]
+    assert rows_of(second, "on_reset") == [1, 0, 0]
+    assert second.arrays["state"][:, 0, 0].tolist() == [23, 13]  # unrecorded rows 11 and 12 still moved the state
 
 
 def test_asking_again_repeats_the_question_before_it_is_acted_on() -> None:

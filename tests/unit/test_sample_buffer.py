@@ -26,27 +26,27 @@ def is_balanced(buffer: SampleBuffer) -> bool:
 
 def test_grants_stop_at_the_budget_and_go_on_with_the_version() -> None:
     buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
-    assert buffer.push(Producer(0, 0), None, 1, 0).granted == 1
-    assert buffer.push(Producer(1, 0), None, 1, 0).granted == 1
-    assert buffer.push(Producer(2, 0), None, 1, 0).granted == 0
+    assert buffer.ask(Producer(0, 0), 1, 0).granted == 1
+    assert buffer.ask(Producer(1, 0), 1, 0).granted == 1
+    assert buffer.ask(Producer(2, 0), 1, 0).granted == 0
     buffer.set_version(1)
-    assert buffer.push(Producer(2, 0), None, 1, 0) == Grant(1, True, 1, 0)
+    assert buffer.ask(Producer(2, 0), 1, 0) == Grant(1, True, 1, 0)
 
 
 def test_staleness_leads_by_s_batches() -> None:
     buffer = SampleBuffer(batch_chunks=2, max_staleness=3)
-    grants = [buffer.push(Producer(i, 0), None, 1, 0).granted for i in range(9)]
+    grants = [buffer.ask(Producer(i, 0), 1, 0).granted for i in range(9)]
     assert grants == [1] * 8 + [0]
 
 
 def test_reuse_shrinks_the_lead() -> None:
     buffer = SampleBuffer(batch_chunks=2, max_staleness=3, reuse=4)
-    assert [buffer.push(Producer(i, 0), None, 1, 0).granted for i in range(3)] == [1, 1, 0]
+    assert [buffer.ask(Producer(i, 0), 1, 0).granted for i in range(3)] == [1, 1, 0]
     for version in (1, 2, 3):
         buffer.set_version(version)
-        assert buffer.push(Producer(2, 0), None, 1, 0).granted == 0
+        assert buffer.ask(Producer(2, 0), 1, 0).granted == 0
     buffer.set_version(4)
-    assert buffer.push(Producer(2, 0), None, 1, 0).granted == 1
+    assert buffer.ask(Producer(2, 0), 1, 0).granted == 1
 
 
 def test_take_returns_the_oldest_batch_and_none_when_late() -> None:
@@ -63,13 +63,13 @@ def test_take_returns_the_oldest_batch_and_none_when_late() -> None:
 
 def test_too_stale_chunks_expire_and_return_their_grant() -> None:
     buffer = SampleBuffer(batch_chunks=1, max_staleness=1)
-    assert buffer.push(Producer(0, 0), None, 2, 0).granted == 2
+    assert buffer.ask(Producer(0, 0), 2, 0).granted == 2
     buffer.push(Producer(0, 0), message(2, version=0), 0, 0)
     buffer.set_version(2)
     assert buffer.take(0) is None
     assert buffer.metrics.expired == 2
     assert is_balanced(buffer)
-    assert buffer.push(Producer(0, 0), None, 3, 0).granted == 3
+    assert buffer.ask(Producer(0, 0), 3, 0).granted == 3
 
 
 def test_chunks_of_another_trainer_epoch_are_refused_and_counted() -> None:
@@ -84,10 +84,10 @@ def test_chunks_of_another_trainer_epoch_are_refused_and_counted() -> None:
 
 def test_a_dead_workers_grants_come_back_and_its_late_messages_are_refused() -> None:
     buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
-    assert buffer.push(Producer(0, 0), None, 2, 0).granted == 2
-    assert buffer.push(Producer(1, 0), None, 2, 0).granted == 0
+    assert buffer.ask(Producer(0, 0), 2, 0).granted == 2
+    assert buffer.ask(Producer(1, 0), 2, 0).granted == 0
     buffer.forget(0, epoch=1)
-    assert buffer.push(Producer(1, 0), None, 2, 0).granted == 2
+    assert buffer.ask(Producer(1, 0), 2, 0).granted == 2
     assert buffer.push(Producer(0, 0), message(2), 2, 0).closed
     assert buffer.metrics.refused == 2
 
@@ -103,9 +103,9 @@ def test_full_buffer_holds_the_producer_back_in_chunks_and_in_bytes() -> None:
 
 def test_waiting_producer_is_woken_by_the_next_version() -> None:
     buffer = SampleBuffer(batch_chunks=1, max_staleness=0)
-    buffer.push(Producer(0, 0), None, 1, 0)
+    buffer.ask(Producer(0, 0), 1, 0)
     grants: list[Grant] = []
-    thread = threading.Thread(target=lambda: grants.append(buffer.push(Producer(1, 0), None, 1, 10)))
+    thread = threading.Thread(target=lambda: grants.append(buffer.ask(Producer(1, 0), 1, 10)))
     thread.start()
     buffer.set_version(1)
     thread.join(5)
@@ -113,24 +113,20 @@ def test_waiting_producer_is_woken_by_the_next_version() -> None:
     assert grants[0].version == 1
 
 
-def test_training_never_starves_when_all_open_chunks_wait_for_each_other() -> None:
-    """Lanes of one block complete at different times: the block waits for lane 0's next grant while lane 1 is open."""
-    buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
-    block = Producer(0, 0)
-    assert buffer.push(block, None, 2, 0).granted == 2
-    assert buffer.push(block, message(1), 1, 0).granted == 0
-    assert buffer.take(0) is None
-    assert buffer.push(block, None, 1, 0).granted == 1
-    assert buffer.metrics.overdraft == 1
+def test_what_is_left_of_the_budget_is_granted() -> None:
+    buffer = SampleBuffer(batch_chunks=4, max_staleness=0)
+    assert buffer.ask(Producer(0, 0), 3, 0).granted == 3
+    assert buffer.ask(Producer(1, 0), 3, 0).granted == 1
+    assert buffer.ask(Producer(1, 0), 2, 0).granted == 0
 
 
 def test_close_unblocks_everybody() -> None:
     buffer = SampleBuffer(batch_chunks=1, max_staleness=0)
-    assert buffer.push(Producer(1, 0), None, 1, 0).granted == 1
+    assert buffer.ask(Producer(1, 0), 1, 0).granted == 1
     results: list[object] = []
     threads = [
         threading.Thread(target=lambda: results.append(buffer.take(10))),
-        threading.Thread(target=lambda: results.append(buffer.push(Producer(0, 0), None, 1, 10).closed)),
+        threading.Thread(target=lambda: results.append(buffer.ask(Producer(0, 0), 1, 10).closed)),
     ]
     for thread in threads:
         thread.start()
@@ -166,7 +162,7 @@ def test_staleness_holds_in_a_simulated_run(max_staleness: int) -> None:
             if producer in progress and rng.random() < 0.5:
                 buffer.push(producer, message(1, version=progress.pop(producer)), 0, 0)
             elif producer not in progress:
-                grant = buffer.push(producer, None, 1, 0)
+                grant = buffer.ask(producer, 1, 0)
                 if grant.granted:
                     progress[producer] = grant.version
         else:
@@ -178,5 +174,4 @@ def test_staleness_holds_in_a_simulated_run(max_staleness: int) -> None:
     assert version > 50
     assert worst <= max_staleness
     assert buffer.metrics.expired <= (0.1 * buffer.metrics.accepted if max_staleness else 0)
-    assert buffer.metrics.overdraft == 0
     assert is_balanced(buffer)
