@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mujoco
 import numpy as np
 import pytest
@@ -72,7 +74,10 @@ def test_sparse_and_dense_solvers_agree_on_loaded_states() -> None:
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e12])
-def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(poison: float) -> None:
+def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(
+    poison: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings into a file in the working directory
     block = make_block(4)
     rng = np.random.default_rng(0)
     block.reset(seed=0)
@@ -99,7 +104,10 @@ def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(poiso
         assert answer.episodes == []
 
 
-def test_environments_whose_episodes_drifted_apart_end_and_restart_alone() -> None:
+def test_environments_whose_episodes_drifted_apart_end_and_restart_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     block = make_block(3, horizon=10)
     rng = np.random.default_rng(0)
     block.reset(seed=0)

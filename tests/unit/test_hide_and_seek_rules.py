@@ -145,6 +145,8 @@ def test_returns_without_penalties_are_at_most_the_rewarded_steps() -> None:
     for _ in range(240):
         answer = block.step(random_actions(rng, block))
         total += answer.reward
+        inside = answer.obs["self"][answer.present][:, :2]
+        assert ((inside > 0) & (inside < 6)).all()  # the border is 4 m high
         records += answer.episodes
     assert len(records) == 8
     for record in records:

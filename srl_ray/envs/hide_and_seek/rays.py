@@ -61,6 +61,7 @@ class RayCaster:
         self._per_x, self._per_y = _inverse(self._cos), _inverse(self._sin)
         self.lidar = np.zeros((num_envs, self.num_agents, config.lidar_rays), np.float32)
         self.sees = np.zeros((num_envs, self.num_agents, self.num_targets), bool)
+        self._viewers: _Viewers | None = None
         self._exists = np.zeros((self.num_targets, num_envs), bool)
         self._extents = np.full(
             (self.num_targets, num_envs), RAMP_SIZE, np.float32
@@ -95,6 +96,7 @@ class RayCaster:
         self._half[:, :boxes, sim] = box_sizes.T / 2
         self._extents[self.num_agents : self.num_agents + boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
         self._exists[:, sim] = exists
+        self._viewers = None
         for slot in range(self.num_agents):
             others = np.delete(np.arange(self.num_agents), slot)
             self._others[:, slot, sim] = others[np.argsort(~exists[others], kind="stable")]
@@ -102,48 +104,49 @@ class RayCaster:
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
         world = _World(self, pose)
-        present = self._exists[: self.num_agents].T
-        env, slot = np.nonzero(present if ids is None else present[ids])
-        if ids is not None:
-            env = ids[env]
-        self._cast_lidar(world, env, slot)
-        self._cast_sight(world, env, slot, ids)
+        viewers = _Viewers(self, ids) if self._viewers is None or ids is not None else self._viewers
+        if ids is None:
+            self._viewers = viewers
+            self.sees[...] = False
+        else:
+            self.sees[ids] = False
+        self._cast_lidar(world, viewers)
+        self._cast_sight(world, viewers)
 
     # --- lidar ----------------------------------------------------------------------------------------------------
 
-    def _cast_lidar(self, world: _World, env: np.ndarray, slot: np.ndarray) -> None:
-        origin = world.agents.take(self._flat(slot, env), axis=1)  # [3, P]
-        nearest = self._lidar_walls(origin, env)
-        np.minimum(nearest, self._lidar_objects(world, origin, env), out=nearest)
-        np.minimum(nearest, self._lidar_agents(world, origin, env, slot), out=nearest)
+    def _cast_lidar(self, world: _World, viewers: _Viewers) -> None:
+        origin = world.agents.take(viewers.flat, axis=1)  # [3, P]
+        nearest = self._lidar_walls(origin, viewers)
+        np.minimum(nearest, self._lidar_objects(world, origin, viewers), out=nearest)
+        np.minimum(nearest, self._lidar_agents(world, origin, viewers), out=nearest)
         nearest[nearest > HORIZON] = LIDAR_MISS
-        self.lidar[env, slot] = nearest.T
+        self.lidar[viewers.env, viewers.slot] = nearest.T
 
-    def _lidar_walls(self, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
-        x, y, half_x, half_y, height = self._walls.take(env, axis=2)  # each [W, P]
-        x -= origin[0]
-        y -= origin[1]
-        x += FAR * (origin[2] > height)
-        return _slab_rays(x, y, half_x, half_y, self._per_x, self._per_y)
+    def _lidar_walls(self, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
+        x, y, half_x, half_y, height = viewers.walls  # each [W, P]
+        x = x - origin[0] + FAR * (origin[2] > height)
+        return _slab_rays(x, y - origin[1], half_x, half_y, self._per_x, self._per_y)
 
-    def _lidar_objects(self, world: _World, origin: np.ndarray, env: np.ndarray) -> np.ndarray:
-        x, y, z, cos, sin = world.objects.take(env, axis=2)  # each [O, P]
-        half_x, half_y, half_z = self._half.take(env, axis=2)
+    def _lidar_objects(self, world: _World, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
+        x, y, z, cos, sin = world.objects.take(viewers.env, axis=2)  # each [O, P]
+        half_x, half_y, half_z = viewers.half
         x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
         height = origin[2] - z
         # at a height above its centre, a ramp is the rectangle |x| < half, -half < y < -height
         ramps = slice(self.num_boxes, None)
-        y[ramps] -= (height[ramps] + RAMP_HALF) / 2
+        half_y = half_y.copy()
         half_y[ramps] = (RAMP_HALF - height[ramps]) / 2
+        y[ramps] -= (height[ramps] + RAMP_HALF) / 2
         x += FAR * (np.abs(height) > half_z)
-        per_x, per_y = (per.take(env, axis=2) for per in (world.per_x, world.per_y))
+        per_x, per_y = (per.take(viewers.env, axis=2) for per in (world.per_x, world.per_y))
         return _slab_rays(x, y, half_x, half_y, per_x, per_y)
 
-    def _lidar_agents(self, world: _World, origin: np.ndarray, env: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        x, y, z = self._other_spheres(world, origin, env, slot)  # each [3 spheres * M, P]
+    def _lidar_agents(self, world: _World, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
+        x, y, z = self._spheres_around(world, origin, viewers.others)  # each [3 spheres * M, P]
         power = x * x + y * y + z * z
         power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
-        along = x[:, None] * self._cos  # [3 M, K, P]
+        along = x[:, None] * self._cos  # [3 spheres * M, K, P]
         along += y[:, None] * self._sin
         root = along * along
         root -= power[:, None]
@@ -151,48 +154,45 @@ class RayCaster:
 
     # --- sight ----------------------------------------------------------------------------------------------------
 
-    def _cast_sight(self, world: _World, env: np.ndarray, slot: np.ndarray, ids: np.ndarray | None) -> None:
-        if ids is None:
-            self.sees[...] = False
-        else:
-            self.sees[ids] = False
-        pair, target = self._pairs_in_view(world, env, slot)
-        env, viewer = env[pair], slot[pair]
-        origin = world.agents.take(self._flat(viewer, env), axis=1)  # [3, Q]
-        ray = world.sight_points.take(self._flat(target, env), axis=1)
+    def _cast_sight(self, world: _World, viewers: _Viewers) -> None:
+        pair, target = self._pairs_in_view(world, viewers)
+        env, viewer = viewers.env.take(pair), viewers.slot.take(pair)
+        origin = world.agents.take(viewers.flat.take(pair), axis=1)  # [3, Q]
+        aim = self.flat(target, env)
+        ray = world.sight_points.take(aim, axis=1)
         ray -= origin
-        wall = self._sight_walls(origin, ray, env)
+        wall = self._sight_walls(origin, ray, viewers.walls.take(pair, axis=2))
         # a wall hides for sure what it is in front of; only the rest is tested against the moving bodies
         length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2])
-        kept = np.nonzero(wall * length > length - self._extents.take(self._flat(target, env)))[0]
-        env, viewer, target, wall = (each.take(kept) for each in (env, viewer, target, wall))
+        kept = np.nonzero(wall * length > length - self._extents.take(aim))[0]
+        pair, env, viewer, target, wall = (each.take(kept) for each in (pair, env, viewer, target, wall))
         origin, ray = origin.take(kept, axis=1), ray.take(kept, axis=1)
         row = np.arange(len(kept))
         bodies = np.full((self.num_targets, len(kept)), FAR)
-        bodies[self._others_of(viewer, env), row] = self._sight_agents(world, origin, ray, env, viewer)
-        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env)
+        others = viewers.other_slots.take(pair, axis=1)
+        bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
+        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env, viewers.half.take(pair, axis=2))
         first = np.minimum(bodies.min(axis=0), wall)
         self.sees[env, viewer, target] = bodies[target, row] <= first
         diagonal = np.arange(self.num_agents)
         self.sees[:, diagonal, diagonal] = self._exists[: self.num_agents].T
 
-    def _pairs_in_view(self, world: _World, env: np.ndarray, slot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Viewers and their targets that exist and lie in the horizontal field of view around the heading."""
-        me = self._flat(slot, env)
-        x, y = world.centres.take(env, axis=2)  # each [N, P]
+    def _pairs_in_view(self, world: _World, viewers: _Viewers) -> tuple[np.ndarray, np.ndarray]:
+        """Viewers (by position in the list) and their targets, which exist and lie in the horizontal field of view."""
+        me = viewers.flat
+        x, y = world.centres.take(viewers.env, axis=2)  # each [N, P]
         x -= world.agents[0].take(me)
         y -= world.agents[1].take(me)
         yaw = world.agent_yaw.take(me)
         ahead = x * np.sin(yaw) - y * np.cos(yaw)
         distance = np.sqrt(x * x + y * y)
         candidate = ahead >= distance * np.float32(np.cos(VIEW_HALF_ANGLE))
-        candidate &= self._exists.take(env, axis=1)
-        candidate[slot, np.arange(len(slot))] = False
+        candidate &= viewers.can_see
         target, pair = np.nonzero(candidate)
         return pair, target
 
-    def _sight_walls(self, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
-        x, y, half_x, half_y, height = self._walls.take(env, axis=2)
+    def _sight_walls(self, origin: np.ndarray, ray: np.ndarray, walls: np.ndarray) -> np.ndarray:
+        x, y, half_x, half_y, height = walls  # each [W, Q]
         half_height = height / 2
         per_x, per_y, per_z = _inverse(ray)
         near, far = _slab(x - origin[0], half_x, per_x)
@@ -200,9 +200,11 @@ class RayCaster:
         _clip(near, far, _slab(half_height - origin[2], half_height, per_z))
         return _hit(near, far).min(axis=0)
 
-    def _sight_objects(self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray) -> np.ndarray:
+    def _sight_objects(
+        self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray, half: np.ndarray
+    ) -> np.ndarray:
         x, y, z, cos, sin = world.objects.take(env, axis=2)  # each [O, Q]
-        half_x, half_y, half_z = self._half.take(env, axis=2)
+        half_x, half_y, half_z = half
         x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
         z -= origin[2]
         ray_x, ray_y = _into_frame(ray[0], ray[1], cos, sin)
@@ -217,36 +219,57 @@ class RayCaster:
         np.maximum(near[ramps], np.where(rate > 0, -FAR, crossing), out=near[ramps])
         return _hit(near, far)
 
-    def _sight_agents(
-        self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray, viewer: np.ndarray
-    ) -> np.ndarray:
-        x, y, z = self._other_spheres(world, origin, env, viewer)  # each [3 spheres * M, Q]
+    def _sight_agents(self, world: _World, origin: np.ndarray, ray: np.ndarray, others: np.ndarray) -> np.ndarray:
+        x, y, z = self._spheres_around(world, origin, others)  # each [3 spheres * M, Q]
         length2 = ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2]
         along = x * ray[0] + y * ray[1] + z * ray[2]
         power = x * x + y * y + z * z
         power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
         root = along * along - length2 * power
-        hits = _sphere_hit(along, root).reshape(SPHERES, len(x) // SPHERES, len(env)).min(axis=0)
+        hits = _sphere_hit(along, root).reshape(SPHERES, *others.shape).min(axis=0)
         hits /= length2
         return hits
 
     # --- gathering ------------------------------------------------------------------------------------------------
 
-    def _flat(self, body: np.ndarray, env: np.ndarray) -> np.ndarray:
+    def flat(self, body: np.ndarray, env: np.ndarray) -> np.ndarray:
         """Indices into arrays whose last axis runs over bodies and simulations."""
         return body * self._exists.shape[1] + env
 
-    def _others_of(self, slot: np.ndarray, env: np.ndarray) -> np.ndarray:
-        """[M, P]; slots of the other agents, as many as the fullest simulation has; absent ones fill up."""
-        most = int(self._exists[: self.num_agents].sum(axis=0).max()) - 1
-        return self._others[:most].reshape(most, -1).take(self._flat(slot, env), axis=1)
-
-    def _other_spheres(self, world: _World, origin: np.ndarray, env: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        """[3, 3 spheres * M, P]; centres of the other agents' spheres relative to the viewers' origins."""
-        others = self._flat(self._others_of(slot, env), env)
-        spheres = world.spheres.take(others, axis=2).reshape(3, SPHERES * len(others), len(env))
+    def _spheres_around(self, world: _World, origin: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """[3, 3 spheres * M, P]; spheres of the other agents (flat indices [M, P]) relative to the viewers' origins."""
+        spheres = world.spheres.take(others, axis=2).reshape(3, SPHERES * len(others), others.shape[1])
         spheres -= origin[:, None]
         return spheres
+
+
+class _Viewers:
+    """The present agents of some simulations, and what of their worlds stays the same during an episode.
+
+    Attributes:
+        env: int [P]; simulation.
+        slot: int [P].
+        flat: int [P]; index into arrays over agents and simulations.
+        walls: float32 [5, W, P]; centre x, y, half x, y, height.
+        half: float32 [3, O, P]; half sizes of the objects.
+        can_see: bool [N, P]; what exists, except the viewer itself.
+        other_slots: int [M, P]; slots of the other agents, as many as the fullest simulation has; absent ones fill up.
+        others: int [M, P]; the same as flat indices.
+    """
+
+    def __init__(self, caster: RayCaster, ids: np.ndarray | None) -> None:
+        present = caster._exists[: caster.num_agents].T
+        self.env, self.slot = np.nonzero(present if ids is None else present[ids])
+        if ids is not None:
+            self.env = ids[self.env]
+        self.flat = caster.flat(self.slot, self.env)
+        self.walls = caster._walls.take(self.env, axis=2)
+        self.half = caster._half.take(self.env, axis=2)
+        self.can_see = caster._exists.take(self.env, axis=1)
+        self.can_see[self.slot, np.arange(len(self.slot))] = False
+        most = int(present.sum(axis=1).max()) - 1
+        self.other_slots = caster._others[:most, self.slot, self.env]
+        self.others = caster.flat(self.other_slots, self.env)
 
 
 class _World:
