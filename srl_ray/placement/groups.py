@@ -47,6 +47,7 @@ def plan_when_possible(
     config: PlacementConfig,
     *,
     wait_s: float = 0.0,
+    poll_s: float = 1.0,
     read_nodes: Callable[[], list[NodeInfo]] = cluster_nodes,
 ) -> PlacementPlan:
     """`make_plan` for the cluster as it is; with `wait_s`, tried again while nodes may still arrive.
@@ -65,7 +66,7 @@ def plan_when_possible(
             if time.monotonic() - said_s > _SAY_EVERY_S:
                 _LOG.info("waiting up to %.0f s more for nodes: %s", left_s, error)
                 said_s = time.monotonic()
-            time.sleep(min(1.0, left_s))
+            time.sleep(min(poll_s, left_s))
 
 
 @dataclass(frozen=True)

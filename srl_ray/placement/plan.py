@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from srl_ray.core.errors import ConfigError, PlacementError
 from srl_ray.placement.config import PlacementConfig
@@ -132,10 +133,10 @@ class PlacementPlan:
 
     def slot(self, role: str, index: int) -> WorkerSlot:
         """Raises KeyError for a worker that is not part of the plan."""
-        for slot in self.slots:
-            if slot.role == role and slot.index == index:
-                return slot
-        raise KeyError(f"no {role} {index} in the placement plan")
+        try:
+            return self._slot_of[role, index]
+        except KeyError:
+            raise KeyError(f"no {role} {index} in the placement plan") from None
 
     def bundle_indices(self, role: str) -> list[int]:
         """Bundle of each worker of a role, in worker order."""
@@ -144,6 +145,10 @@ class PlacementPlan:
     def share(self, role: str) -> float:
         """CPUs of one worker of a role; 0 when it has none."""
         return next((s.cpus for s in self.slots if s.role == role), 0.0)
+
+    @cached_property
+    def _slot_of(self) -> dict[tuple[str, int], WorkerSlot]:
+        return {(s.role, s.index): s for s in self.slots}
 
     def explain(self) -> str:
         """A table of what runs where, then what the cluster has."""

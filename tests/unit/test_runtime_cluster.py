@@ -1,0 +1,146 @@
+"""Which Ray is meant, what a worker's environment is, and how classes become actors; no Ray is started."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from srl_ray.core.errors import ConfigError, StreamError
+from srl_ray.placement.config import ClusterConfig
+from srl_ray.runtime import cluster
+from srl_ray.runtime.cluster import connect, default_object_store_bytes, usable_cpus
+from srl_ray.runtime.worker_group import is_asyncio, with_concurrency_groups, worker_env
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_a_dead_address_fails_at_once_and_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch):
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(StreamError) as caught, connect(ClusterConfig()):
+        pass
+    assert address in str(caught.value)
+    assert "environment variable RAY_ADDRESS" in str(caught.value)
+    assert "cluster.address=local" in str(caught.value)
+
+
+def test_something_else_at_the_address_is_noticed():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        config = ClusterConfig(address=f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(StreamError, match="something else than Ray"), connect(config):
+            pass
+        thread.join()
+
+
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "nonsense", "host:port"])
+def test_addresses_that_cannot_work_are_configuration_errors(address: str):
+    with pytest.raises(ConfigError, match="address"), connect(ClusterConfig(address=address)):
+        pass
+
+
+def test_local_inside_a_job_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(ConfigError, match="inside a submitted Ray job"), connect(ClusterConfig(address="local")):
+        pass
+
+
+def test_rules_of_the_address(monkeypatch: pytest.MonkeyPatch):
+    assert cluster._resolve(ClusterConfig())[0] == "local"
+    assert cluster._resolve(ClusterConfig(address="local"))[0] == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert cluster._resolve(ClusterConfig()) == ("head:6379", "environment variable RAY_ADDRESS")
+    assert cluster._resolve(ClusterConfig(address="local"))[0] == "local"
+    assert cluster._resolve(ClusterConfig(address="other:1"))[0] == "other:1"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert cluster._resolve(ClusterConfig()) == ("head:6379", "the job's cluster")
+
+
+def test_small_shared_memory_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    class Usage:
+        free = 64 * 2**20
+
+    monkeypatch.setattr(cluster.shutil, "disk_usage", lambda _: Usage)
+    assert default_object_store_bytes(tmp_path) == 80 * 2**20
+    assert len(caplog.records) == 1
+    assert "57 MiB free" in caplog.text
+    assert "--shm-size" in caplog.text
+
+
+def test_the_object_store_is_at_most_2_gib():
+    assert 80 * 2**20 <= default_object_store_bytes() <= 2 * 2**30
+    assert usable_cpus() >= 1
+
+
+def test_cpu_workers_get_one_math_thread_and_no_device():
+    env = worker_env(0.25, 0.0, user={"CUDA_VISIBLE_DEVICES": "0"})
+    assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "1"
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_users_thread_number_is_honoured():
+    env = worker_env(4.0, 1.0, user={"OMP_NUM_THREADS": "2"})
+    assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "2"
+    assert "CUDA_VISIBLE_DEVICES" not in env
+    assert worker_env(4.0, 1.0, user={})["OMP_NUM_THREADS"] == "4"
+
+
+class Threaded:
+    """Doc."""
+
+    def run(self) -> str:
+        return "ran"
+
+    def stop(self, hard: bool = False) -> bool:
+        return hard
+
+
+class Child(Threaded):
+    def stop(self, hard: bool = False) -> bool:
+        return not super().stop(hard)
+
+
+class Async:
+    async def act(self) -> None: ...
+
+
+def test_concurrency_groups_keep_the_class_as_it_was():
+    grouped = with_concurrency_groups(Child, {"control": ("stop", "status")})
+    assert grouped.__name__ == "Child"
+    assert grouped().stop(hard=True) is False
+    assert type("Sub", (grouped,), {})().stop() is True
+    assert grouped().run() == "ran"
+    assert not hasattr(Child.stop, "__ray_concurrency_group__")
+    assert grouped.stop.__ray_concurrency_group__ == "control"
+
+
+def test_asyncio_classes_are_recognised():
+    assert is_asyncio(Async)
+    assert not is_asyncio(Child)
