@@ -1,0 +1,1 @@
+"""Pictures and videos of episodes, drawn in software: no display, no OpenGL."""
