@@ -12,6 +12,8 @@ from torch import Tensor
 
 from srl_ray.core.types import ActionSpec, ChunkLayout, FieldSpec
 
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
+
 
 class Task(Protocol):
     """An environment with one agent, as plain as can be."""
