@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from srl_ray.envs.hide_and_seek import HideAndSeekBlock, HideAndSeekConfig, make_block
+from srl_ray.envs.hide_and_seek.model import model_xml
+from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
 
 pytestmark = pytest.mark.unit
 
@@ -124,3 +126,55 @@ def test_environments_whose_episodes_drifted_apart_end_and_restart_alone(
             assert (answer.obs["self"][others] != before["self"][others]).any()
             assert not answer.on_reset[others].any()
     assert ends == {0: [9, 19], 1: [4, 14], 2: [9, 19]}
+
+
+def test_worlds_edited_in_place_equal_freshly_compiled_ones() -> None:
+    config = HideAndSeekConfig(num_hiders=(3, 3), num_seekers=(3, 3), prep_fraction=0.0)
+    block = HideAndSeekBlock(3, config)
+    block.reset(seed=5)
+    block.reset(seed=6)  # the second world overwrites the first
+    models = []
+    for layout in block.episodes.layouts:
+        assert layout is not None
+        spec = mujoco.MjSpec.from_string(model_xml(config, jacobian="dense", is_sleep_on=True))
+        for index, wall in enumerate(layout.walls):
+            x_min, y_min, x_max, y_max = wall_rectangle(wall)
+            half_height = wall_height(wall) / 2
+            spec.geom(f"wall_{index}").pos = ((x_min + x_max) / 2, (y_min + y_max) / 2, half_height)
+            spec.geom(f"wall_{index}").size = ((x_max - x_min) / 2, (y_max - y_min) / 2, half_height)
+        for index, size in enumerate(layout.box_sizes):
+            spec.body(f"box_{index}").geoms[0].size = size / 2
+        models.append(spec.compile())
+    data = [mujoco.MjData(model) for model in models]
+    for sim in range(3):
+        data[sim].qpos[:] = block.physics.pose[sim].ravel()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        actions = loading_actions(rng, block)
+        actions[..., 3:] = 0
+        block.step(actions)
+        for sim in range(3):
+            data[sim].ctrl[:] = block.physics.control[sim].ravel()
+            mujoco.mj_step(models[sim], data[sim], nstep=config.integration.substeps)
+            np.testing.assert_array_equal(block.physics.pose[sim].ravel(), data[sim].qpos)
+
+
+def test_sleeping_changes_nothing_to_speak_of() -> None:
+    config = HideAndSeekConfig(num_hiders=(3, 3), num_seekers=(3, 3), prep_fraction=0.0)
+    block = HideAndSeekBlock(2, config)
+    block.reset(seed=8)
+    models = [block.physics.batch.get_model(sim) for sim in range(2)]
+    for model in models:
+        model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+    data = [mujoco.MjData(model) for model in models]
+    for sim in range(2):
+        data[sim].qpos[:] = block.physics.pose[sim].ravel()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        actions = loading_actions(rng, block)
+        actions[..., 3:] = 0
+        block.step(actions)
+        for sim in range(2):
+            data[sim].ctrl[:] = block.physics.control[sim].ravel()
+            mujoco.mj_step(models[sim], data[sim], nstep=config.integration.substeps)
+            np.testing.assert_allclose(block.physics.pose[sim].ravel(), data[sim].qpos, atol=1e-3)
