@@ -1,0 +1,1 @@
+"""Curves of a run, from the files it writes."""

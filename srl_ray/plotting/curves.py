@@ -1,0 +1,268 @@
+"""One picture of a run: how it learned, how fast it ran, what the agents did."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from srl_ray.plotting.records import Records, read_records
+
+COLORS = ("#2684c4", "#d63e34", "#3a9a5b", "#8a63b8", "#d98a1f", "#4b5563", "#1fa3a3", "#b8467f")
+TEAM_COLORS = {"hider": "#2684c4", "hiders": "#2684c4", "seeker": "#d63e34", "seekers": "#d63e34"}
+INK, SOFT_INK, PAPER = "#2d3034", "#787a7c", "#fffefb"
+COLUMNS = 3
+BINS = 60
+
+Curve = tuple[str, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title: Above it.
+        find: Gives the curves; a panel without any is left out.
+        is_banded: Draw means of bins with the middle 80 % around them, for numbers of single episodes.
+        floor: Lowest value of the axis, where there is one.
+    """
+
+    title: str
+    find: Callable[[Records], list[Curve]]
+    is_banded: bool = False
+    floor: float | None = None
+
+
+def draw_curves(run_dir: Path | str) -> Path:
+    """Draw plots/curves.png of a run directory from its metrics and episodes; may be called while it runs.
+
+    Raises:
+        ConfigError: it is no run directory.
+    """
+    folder = Path(run_dir)
+    figure = make_figure(read_records(folder), title=_title(folder))
+    path = folder / "plots" / "curves.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    figure.savefig(aside, format="png", dpi=110, facecolor=PAPER)
+    aside.replace(path)
+    return path
+
+
+def make_figure(records: Records, title: str = "") -> Figure:
+    """The same as a matplotlib figure, for a notebook."""
+    found = [(panel, curves) for panel in PANELS if (curves := _non_empty(panel.find(records)))]
+    rows = max(1, math.ceil(len(found) / COLUMNS))
+    figure = Figure(figsize=(5.0 * COLUMNS, 3.1 * rows + 0.6), layout="constrained", facecolor=PAPER)
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
+    if not found:
+        figure.text(0.5, 0.5, "nothing was recorded yet", ha="center", color=SOFT_INK)
+        return figure
+    for index, (panel, curves) in enumerate(found):
+        axes = figure.add_subplot(rows, COLUMNS, index + 1)
+        _decorate(axes, panel.title)
+        for number, (label, x, y) in enumerate(curves):
+            color = TEAM_COLORS.get(label, COLORS[number % len(COLORS)])
+            (_banded if panel.is_banded else _plain)(axes, label, x, y, color)
+        if panel.floor is not None:
+            axes.set_ylim(bottom=panel.floor)
+        if len(curves) > 1 or curves[0][0] not in panel.title:
+            axes.legend(fontsize=8, frameon=False, loc="best", labelcolor=INK)
+        if index >= len(found) - COLUMNS:
+            axes.set_xlabel("environment steps", fontsize=8, color=SOFT_INK)
+    return figure
+
+
+# --------------------------------------------------------------------------------------------------- what is looked for
+
+
+def _returns(records: Records) -> list[Curve]:
+    teams = records.returns_by_team()
+    if teams:
+        return [(team, *points) for team, points in sorted(teams.items())]
+    keys = records.matching(r"episode/.*return_mean|return/.+")
+    names = [key.removeprefix("episode/").removeprefix("return/").removesuffix("return_mean") for key in keys]
+    return [(name.strip("_/") or "return", *records.series(key)) for name, key in zip(names, keys)]
+
+
+def _lengths(records: Records) -> list[Curve]:
+    x, y = records.lengths()
+    return [("length", x, y)] if len(x) else _metrics({"length": r"episode/length_mean"})(records)
+
+
+def _metrics(patterns: dict[str, str]) -> Callable[[Records], list[Curve]]:
+    """Label → pattern; an empty label takes the last part of each name that matches."""
+
+    def find(records: Records) -> list[Curve]:
+        curves = []
+        for label, pattern in patterns.items():
+            for key in records.matching(pattern):
+                curves.append((label or key.rpartition("/")[2], *records.series(key)))
+        return curves
+
+    return find
+
+
+def _behaviour(names: dict[str, str]) -> Callable[[Records], list[Curve]]:
+    """Label → name of one of the environment's own numbers."""
+    return lambda records: [
+        (label, *records.summary(name)) for label, name in names.items() if name in records.summary_names
+    ]
+
+
+_KNOWN_BEHAVIOUR = {
+    "max_box_move", "max_box_move_prep", "max_box_move_main", "max_ramp_move", "max_ramp_move_prep",
+    "max_ramp_move_main", "num_box_lock", "num_box_lock_prep", "num_ramp_lock", "num_ramp_lock_prep", "hider_return",
+    "seeker_return", "hiders_seen_fraction", "raised_fraction", "surfing_fraction", "holding_fraction",
+    "out_of_area_steps", "num_hiders", "num_seekers", "num_boxes",
+}  # fmt: skip
+
+
+def _other_behaviour(records: Records) -> list[Curve]:
+    names = sorted(records.summary_names - _KNOWN_BEHAVIOUR)
+    return [(name, *records.summary(name)) for name in names[: len(COLORS)]]
+
+
+def _seconds(records: Records) -> list[Curve]:
+    """Share of its time that each role spends in each stage, from one record to the next."""
+    keys = records.matching(r"seconds/.+/.+")
+    roles: dict[str, list[str]] = {}
+    for key in keys:
+        roles.setdefault(key.split("/")[1], []).append(key)
+    curves: list[Curve] = []
+    for role, stages in sorted(roles.items()):
+        rows = [record for record in records.metrics if all(key in record for key in stages)]
+        if len(rows) < 2:
+            continue
+        x = np.array([record["env_steps"] for record in rows[1:]], np.float64)
+        spent = np.array([[record[key] for key in stages] for record in rows], np.float64)
+        gained = np.diff(spent, axis=0)
+        if (gained < -1e-9).any():  # seconds of the interval, not since the start
+            gained = spent[1:]
+        share = gained / np.maximum(gained.sum(axis=1, keepdims=True), 1e-9)
+        order = np.argsort(-share.mean(axis=0))[:3]
+        curves += [(f"{role}: {stages[i].rpartition('/')[2]}", x, share[:, i]) for i in order]
+    return curves[: len(COLORS)]
+
+
+PANELS: Sequence[Panel] = (
+    Panel("return per episode", _returns, is_banded=True),
+    Panel("episode length", _lengths, is_banded=True),
+    Panel("boxes moved furthest (m)", _behaviour({"in preparation": "max_box_move_prep",
+                                                  "in the main phase": "max_box_move_main",
+                                                  "whole episode": "max_box_move"}), is_banded=True, floor=0.0),
+    Panel("ramps moved furthest (m)", _behaviour({"in preparation": "max_ramp_move_prep",
+                                                  "in the main phase": "max_ramp_move_main",
+                                                  "whole episode": "max_ramp_move"}), is_banded=True, floor=0.0),
+    Panel("boxes locked", _behaviour({"after preparation": "num_box_lock_prep", "at the end": "num_box_lock"}),
+          is_banded=True, floor=0.0),
+    Panel("ramps locked", _behaviour({"after preparation": "num_ramp_lock_prep", "at the end": "num_ramp_lock"}),
+          is_banded=True, floor=0.0),
+    Panel("share of main steps with a hider seen", _behaviour({"seen": "hiders_seen_fraction"}),
+          is_banded=True, floor=0.0),
+    Panel("share of agent steps", _behaviour({"holding something": "holding_fraction",
+                                              "standing on something": "raised_fraction",
+                                              "surfing": "surfing_fraction"}), is_banded=True, floor=0.0),
+    Panel("agent steps outside the area", _behaviour({"outside": "out_of_area_steps"}), is_banded=True, floor=0.0),
+    Panel("the environment's own numbers", _other_behaviour, is_banded=True),
+    Panel("steps per second", _metrics({"environment steps": r"(rate/)?env_steps_per_s",
+                                        "agent steps": r"(rate/)?agent_steps_per_s"}), floor=0.0),
+    Panel("updates per second", _metrics({"updates": r"(rate/)?updates_per_s"}), floor=0.0),
+    Panel("loss", _metrics({"": r"train/(?!value_loss).*loss"})),
+    Panel("value loss", _metrics({"value loss": r"train/value_loss"})),
+    Panel("entropy", _metrics({"entropy": r"train/entropy"})),
+    Panel("explained variance", _metrics({"explained variance": r"train/explained_variance"})),
+    Panel("change of the policy per update", _metrics({"": r"train/(approx_)?kl.*|train/clip_fraction"})),
+    Panel("gradient norm", _metrics({"gradient norm": r"train/grad_norm"}), floor=0.0),
+    Panel("learning rate", _metrics({"learning rate": r"train/learning_rate"}), floor=0.0),
+    Panel("staleness (policy versions)", _metrics({"mean": r"staleness/mean|train/staleness_mean",
+                                                   "max": r"staleness/max|train/staleness_max"}), floor=0.0),
+    Panel("sample buffer (chunks)", _metrics({"": r"buffer/(waiting|expired|lost|granted|fill)"}), floor=0.0),
+    Panel("where time goes (share)", _seconds, floor=0.0),
+    Panel("restarts", _metrics({"": r"restarts/.+"}), floor=0.0),
+)  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- drawing
+
+
+def _banded(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> None:
+    """Means of bins of equally many episodes, and the middle 80 % of each."""
+    bins = max(1, min(BINS, len(x) // 5))
+    if len(x) < 10:
+        _plain(axes, label, x, y, color)
+        return
+    edges = np.linspace(0, len(x), bins + 1).round().astype(int)
+    parts = [slice(a, b) for a, b in zip(edges[:-1], edges[1:]) if b > a]  # noqa: RUF007
+    middle = np.array([x[part].mean() for part in parts])
+    mean = np.array([y[part].mean() for part in parts])
+    low, high = (np.array([np.quantile(y[part], q) for part in parts]) for q in (0.1, 0.9))
+    if len(parts) > 1:
+        axes.fill_between(middle, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(middle, mean, color=color, linewidth=1.8, label=label)
+    else:
+        axes.errorbar(middle, mean, [mean - low, high - mean], color=color, fmt="o", label=label)
+
+
+def _plain(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> None:
+    """The values faintly and their smoothed course; a few values as points."""
+    if len(x) < 3:
+        axes.plot(x, y, "o", color=color, markersize=4, label=label)
+        return
+    if len(x) < 20:
+        axes.plot(x, y, color=color, linewidth=1.6, label=label)
+        return
+    axes.plot(x, y, color=color, alpha=0.25, linewidth=0.8)
+    axes.plot(x, smooth(y, max(3, len(y) // 25)), color=color, linewidth=1.8, label=label)
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean over a centred window that is cut at both ends."""
+    window = window // 2 * 2 + 1
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, mode="same") / np.convolve(np.ones(len(values)), kernel, mode="same")
+
+
+def _decorate(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.set_facecolor(PAPER)
+    axes.grid(True, color="#e9e5db", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, colors=SOFT_INK, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#c8c2b5")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    axes.yaxis.set_major_formatter(FuncFormatter(_short_number))
+
+
+def _short_number(value: float, _: Any = None) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    if 0 < abs(value) < 1e-3:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:.4g}"
+
+
+def _non_empty(curves: list[Curve]) -> list[Curve]:
+    return [curve for curve in curves if len(curve[1])]
+
+
+def _title(folder: Path) -> str:
+    folder = folder.resolve()
+    return f"{folder.parent.name} / {folder.name}" if folder.parent.name else folder.name
