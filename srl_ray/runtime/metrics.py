@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,25 +19,26 @@ RETURN_PREFIX = "return/"
 """`return/<team>`: mean return of the episodes that ended in the interval; absent when none did."""
 
 _CONSOLE = (
-    ("agent_steps_per_s", "{:,.0f} agent steps/s"),
-    ("updates_per_s", "{:.3g} updates/s"),
+    ("rate/agent_steps_per_s", "{:,.0f} agent steps/s"),
+    ("rate/updates_per_s", "{:.3g} updates/s"),
     ("staleness/mean", "staleness {:.2f}"),
     ("buffer/fill", "buffer {:.0%}"),
 )
 _BURST = 100
+_LITTLE_ROOM_BYTES = 2**30
 
 
 class MetricsWriter:
     """One writer per run, at the driver; one thread calls it. Every write reaches the file before it returns.
 
     A record is one flat mapping per log interval. Names are `group/name`, units included; these are known to the
-    console line: env_steps, agent_steps_per_s, updates_per_s, staleness/mean, buffer/fill, return/<team>,
+    console line: env_steps, rate/agent_steps_per_s, rate/updates_per_s, staleness/mean, buffer/fill, return/<team>,
     restarts/<role>. Values that are None or not finite are left out: a number that does not exist yet is absent, not 0
     and not NaN. A full disk costs a warning, not the run.
 
     Example:
         with MetricsWriter(run_dir, tensorboard=True, resumed_env_steps=12000) as metrics:
-            metrics.write({"env_steps": 13000, "agent_steps_per_s": 1810.0, "return/seekers": 3.5})
+            metrics.write({"env_steps": 13000, "rate/agent_steps_per_s": 1810.0, "return/seekers": 3.5})
             metrics.write_episodes([{"length": 200, "returns": {"agent": 11.0}}], env_steps=13000)
     """
 
@@ -75,6 +78,7 @@ class MetricsWriter:
         self._resumed_env_steps = resumed_env_steps
         self._last_step = -1
         self._is_disk_failing = False
+        self._warned_of_little_room = False
         path = self._directory / "metrics.jsonl"
         if resumed_env_steps is not None:
             _drop_later(path, resumed_env_steps)
@@ -105,6 +109,7 @@ class MetricsWriter:
             if not self._is_disk_failing:
                 _LOG.warning("metrics are not written: %s", error)
             self._is_disk_failing = True
+        self._warn_of_little_room()
         self._last_step = max(self._last_step, step)
         if self._console is not None:
             self._console(format_line(kept))
@@ -126,6 +131,15 @@ class MetricsWriter:
         if self._tensorboard is not None:
             self._tensorboard.close()
             self._tensorboard = None
+
+    def _warn_of_little_room(self) -> None:
+        if self._warned_of_little_room:
+            return
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self._directory).free
+            if free < _LITTLE_ROOM_BYTES:
+                self._warned_of_little_room = True
+                _LOG.warning("only %d MiB are free where %s is; checkpoints may fail", free >> 20, self._directory)
 
     def _write_tensorboard(self, record: Mapping[str, Any], step: int) -> None:
         if self._tensorboard is None:
