@@ -127,8 +127,7 @@ class EntityEncoder(nn.Module):
 
     def forward(self, inputs: Tensors) -> Tensor:
         main = torch.cat([inputs["self"], self._convolve(inputs["lidar"])], -1)
-        entities = self.embedding(main, [inputs[name] for name in ENTITIES])
-        main_embedding = entities[:, 0]
+        main_embedding, entities = self.embedding(main, [inputs[name] for name in ENTITIES])
         # Main is entity 0 and always there, so that no row's mask is empty.
         mask = torch.cat(
             [torch.ones_like(main[:, :1], dtype=torch.bool), *(inputs[name] for name in self.mask_names)], 1
@@ -170,13 +169,14 @@ class EntityEmbedding(nn.Module):
                 bound = math.sqrt(6.0 / (main_size + size + embed))
                 layer.weight.uniform_(-bound, bound)
 
-    def forward(self, main: Tensor, entities: list[Tensor]) -> Tensor:
-        """main [n, M], entities [n, N_i, F_i] → [n, 1 + ΣN_i, embed], main's embedding first."""
-        shared = self.main(main).unflatten(-1, (-1, self.embed))
-        parts = [shared[:, :1]]
-        for i, (layer, features) in enumerate(zip(self.features, entities, strict=True), start=1):
-            parts.append(layer(features) + shared[:, i : i + 1])
-        return torch.relu_(torch.cat(parts, 1))
+    def forward(self, main: Tensor, entities: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """main [n, M], entities [n, N_i, F_i] → main's [n, embed] and all [n, 1 + ΣN_i, embed], main's first."""
+        # Without slices of what is differentiated: the gradient of a slice is a large tensor of zeros.
+        alone, *shared = self.main(main).unflatten(-1, (-1, self.embed)).unbind(1)
+        parts = [alone.unsqueeze(1)]
+        for layer, features, base in zip(self.features, entities, shared, strict=True):
+            parts.append(layer(features) + base.unsqueeze(1))
+        return torch.relu(alone), torch.relu_(torch.cat(parts, 1))
 
 
 class EntityAttention(nn.Module):

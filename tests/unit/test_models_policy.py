@@ -277,8 +277,9 @@ def test_the_split_first_layer_equals_a_dense_layer_of_main_and_features() -> No
     weight = torch.cat([embedding.main.weight[64:128], embedding.features[0].weight], 1)
     both = torch.cat([main[:, None].expand(3, 5, 280), others], -1)
     expected = torch.relu(both @ weight.t() + embedding.main.bias[64:128])
-    got = embedding(main, [others, torch.randn(3, 9, 15), torch.randn(3, 2, 15)])
+    alone, got = embedding(main, [others, torch.randn(3, 9, 15), torch.randn(3, 2, 15)])
     torch.testing.assert_close(got[:, 1:6], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(got[:, 0], alone)
 
 
 def test_the_lidar_convolution_is_circular() -> None:
