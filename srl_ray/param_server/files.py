@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass, field
+import re
+import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from srl_ray.param_server.store import Entry, RunningMean, Stamp
+from srl_ray.param_server.store import NOTHING, Entry, RunningMean, Stamp
 from srl_ray.param_server.weights import DamagedFile, FlatWeights, load_safetensors, save_safetensors
 
 _LOG = logging.getLogger(__name__)
+HISTORY_EPOCH = NOTHING[0] - 1
+"""Newest epoch of versions that an earlier run left behind."""
+
 _FORMAT = 1
+_FILE_NAME = re.compile(r"v(?P<version>\d+)_e(?P<epoch>-?\d+)\.safetensors")
 
 
 @dataclass
@@ -49,6 +55,10 @@ class IndexRecord:
 class ParameterFiles:
     """Reads and writes one directory of versions. Called from one thread at a time; every method blocks on the disk.
 
+    The index says which run wrote it. When another run (one that resumed this directory) reads it, the versions are
+    history: tagged ones stay, with epochs below every epoch of the new run; untagged ones go, because the new run
+    publishes its own from the checkpoint on.
+
     Files are written aside and renamed, the index last, so that a kill at any moment leaves a readable directory.
 
     Example:
@@ -58,8 +68,9 @@ class ParameterFiles:
         for entry in ParameterFiles(run_dir / "parameters").read_all(): ...
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, run_id: str = "") -> None:
         self.directory = Path(directory)
+        self._run_id = run_id
 
     def path(self, policy: str, stamp: Stamp) -> Path:
         return self._folder(policy) / f"v{stamp[1]:012d}_e{stamp[0]}.safetensors"
@@ -81,7 +92,7 @@ class ParameterFiles:
         """Replace the index, then remove the files of versions that are not in it. Raises OSError."""
         folder = self._folder(policy)
         folder.mkdir(parents=True, exist_ok=True)
-        index = {"format": _FORMAT, "policy": policy, "versions": [vars(r) for r in records]}
+        index = {"format": _FORMAT, "policy": policy, "run_id": self._run_id, "versions": [vars(r) for r in records]}
         aside = folder / f".index.{os.getpid()}.tmp"
         aside.write_text(json.dumps(index, indent=1, default=str))
         aside.replace(folder / "index.json")
@@ -98,34 +109,52 @@ class ParameterFiles:
         entries: list[Entry] = []
         for folder in sorted(self.directory.glob("*/")) if self.directory.is_dir() else []:
             policy = unquote(folder.name)
-            for record in self._read_index(folder):
-                path = self.path(policy, (record.epoch, record.version))
-                try:
-                    load_safetensors(path)
-                except (DamagedFile, OSError) as error:
-                    _LOG.warning("skipping version %d of policy %s: %s", record.version, policy, error)
-                    continue
-                entries.append(record.to_entry(policy))
+            run_id, records = self._read_index(folder)
+            records = [r for r in records if self._is_sound(policy, r)]
+            if run_id != self._run_id:
+                records = self._turn_to_history(policy, records)
+            entries += [r.to_entry(policy) for r in records]
         return entries
+
+    def _is_sound(self, policy: str, record: IndexRecord) -> bool:
+        try:
+            load_safetensors(self.path(policy, (record.epoch, record.version)))
+        except (DamagedFile, OSError) as error:
+            _LOG.warning("skipping version %d of policy %s: %s", record.version, policy, error)
+            return False
+        return True
+
+    def _turn_to_history(self, policy: str, records: list[IndexRecord]) -> list[IndexRecord]:
+        """Keep what is tagged, under epochs older than `store.NOTHING`, so that only its tag reaches it."""
+        epochs = [r.epoch for r in records]
+        shift = 0
+        if epochs and max(epochs) > HISTORY_EPOCH:
+            # Below every epoch in use too, so that no file is overwritten before the index stops naming it.
+            shift = max(max(epochs) - HISTORY_EPOCH, max(epochs) - min(epochs) + 1)
+        history = [replace(r, epoch=r.epoch - shift) for r in records if r.tags]
+        for record in history if shift else []:
+            old = self.path(policy, (record.epoch + shift, record.version))
+            shutil.copyfile(old, self.path(policy, (record.epoch, record.version)))
+        self.write_index(policy, history)
+        return history
 
     def _folder(self, policy: str) -> Path:
         return self.directory / quote(policy, safe=" ")
 
-    def _read_index(self, folder: Path) -> list[IndexRecord]:
+    def _read_index(self, folder: Path) -> tuple[str, list[IndexRecord]]:
         path = folder / "index.json"
         try:
             index = json.loads(path.read_text())
             if index["format"] != _FORMAT:
                 _LOG.warning("skipping %s: format %s, this version reads %d", path, index["format"], _FORMAT)
-                return []
-            return [IndexRecord(**record) for record in index["versions"]]
+                return self._run_id, []
+            return str(index.get("run_id", "")), [IndexRecord(**record) for record in index["versions"]]
         except FileNotFoundError:
-            return []
+            return self._run_id, []
         except (ValueError, KeyError, TypeError) as error:
             _LOG.warning("%s is damaged (%r); taking the versions from the file names", path, error)
-        found = []
-        for file in folder.glob("v*_e*.safetensors"):
-            version, _, epoch = file.stem[1:].partition("_e")
-            if version.isdigit() and epoch.isdigit():
-                found.append(IndexRecord(int(epoch), int(version)))
-        return found
+        return self._run_id, [
+            IndexRecord(int(match["epoch"]), int(match["version"]))
+            for match in map(_FILE_NAME.fullmatch, sorted(p.name for p in folder.iterdir()))
+            if match
+        ]

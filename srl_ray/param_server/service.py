@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from srl_ray.core.errors import StreamError
@@ -80,6 +81,7 @@ class ParameterService:
     def __init__(
         self,
         directory: str | None,
+        run_id: str = "",
         *,
         keep: int = 3,
         write_interval_s: float = 10.0,
@@ -89,12 +91,13 @@ class ParameterService:
 
         Args:
             directory: `<run.dir>/parameters`; None keeps everything in memory only.
+            run_id: A directory written by another run id (a run that was resumed) is history: see ParameterFiles.
             keep: Newest untagged versions to hold.
             write_interval_s: Shortest time between two writes of untagged versions of a policy.
             loaded_from_disk: Old tagged versions that may be in memory at once.
         """
         self._store = ParameterStore(keep=keep)
-        self._files = ParameterFiles(Path(directory)) if directory else None
+        self._files = ParameterFiles(Path(directory), run_id) if directory else None
         self._write_interval_s = write_interval_s
         self._loaded: OrderedDict[tuple[str, Stamp], Any] = OrderedDict()
         self._loaded_max = loaded_from_disk
@@ -216,8 +219,10 @@ class ParameterService:
 
     async def status(self) -> dict[str, Any]:
         """Counters and what is held; answers at once, so it also serves as the sign of life."""
-        policies = {p: {"newest": self._store.get(p).stamp, "kept": len(self._store.entries(p))} for p in
-                    self._store.policies()}  # fmt: skip
+        policies = {}
+        for policy in self._store.policies():
+            entries = self._store.entries(policy)
+            policies[policy] = {"newest": entries[0].stamp, "kept": len(entries)}
         return {
             **self._store.counts(),
             "policies": policies,
@@ -371,7 +376,10 @@ def start_parameter_service(
                 max_concurrency=_MAX_CONCURRENCY,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
             ).remote(
-                str(Path(directory).absolute()) if directory else None, keep=keep, write_interval_s=write_interval_s
+                str(Path(directory).absolute()) if directory else None,
+                namespace,
+                keep=keep,
+                write_interval_s=write_interval_s,
             )
             break
         except ray.exceptions.ActorAlreadyExistsError as error:
@@ -384,7 +392,7 @@ def start_parameter_service(
             time.sleep(0.1)
     try:
         ray.get(handle.status.remote(), timeout=max(1.0, until - time.monotonic()))
-    except ray.exceptions.GetTimeoutError as error:
+    except GetTimeoutError as error:
         ray.kill(handle)
         raise StreamError(
             f"the parameter service in namespace {namespace!r} did not answer within {timeout_s:g} s of its start; "
@@ -393,12 +401,21 @@ def start_parameter_service(
     return handle
 
 
+def stop_parameter_service(service: Any, *, deadline_s: float = 30.0) -> None:
+    """Let the service write what belongs on disk, then end it. A dead or late service is only noted in the log."""
+    try:
+        ray.get(service.flush.remote(), timeout=deadline_s)
+    except (ray.exceptions.RayActorError, GetTimeoutError) as error:
+        _LOG.warning("the parameter service did not write its last versions: %s", str(error).split("\n")[0])
+    ray.kill(service)
+
+
 def _is_alive(namespace: str) -> bool:
     try:
         handle = ray.get_actor(SERVICE_NAME, namespace=namespace)
         ray.get(handle.status.remote(), timeout=5.0)
     except (ValueError, ray.exceptions.RayActorError):
         return False
-    except ray.exceptions.GetTimeoutError:
+    except GetTimeoutError:
         return True
     return True

@@ -20,6 +20,7 @@ import ray
 
 from srl_ray.core.errors import ConfigError, StreamError
 from srl_ray.placement.config import ClusterConfig
+from srl_ray.placement.plan import NodeInfo
 
 _LOG = logging.getLogger(__name__)
 _PROBE_TIMEOUT_S = 10.0
@@ -147,8 +148,8 @@ def _warn_if_smaller(config: ClusterConfig) -> None:
 def _existing_ray(address: str, namespace: str | None, found_by: str) -> Iterator[ClusterHandle]:
     if "://" in address:
         raise ConfigError(
-            f"{address} (from {found_by}) is an address of the Ray client, which cannot carry a run's data. Use "
-            "`ray job submit -- python -m srl_ray.train ...`, or start the command on a node of the cluster with "
+            f"{address} (from {found_by}) is an address of a dashboard or of the Ray client; neither can carry a run. "
+            "Use `ray job submit -- python -m srl_ray.train ...`, or start the command on a node of the cluster with "
             "cluster.address=<head>:6379."
         )
     if address != "auto":
@@ -156,6 +157,7 @@ def _existing_ray(address: str, namespace: str | None, found_by: str) -> Iterato
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
+        ray.shutdown()
         raise StreamError(_unreachable(address, found_by, str(error).strip().split("\n")[0])) from error
     try:
         yield ClusterHandle(str(ray.get_runtime_context().gcs_address), "existing", found_by)
@@ -257,6 +259,26 @@ def default_object_store_bytes(shared_memory: Path = Path("/dev/shm")) -> int:
         shared_memory, room >> 20, wanted >> 20, store >> 20,
     )  # fmt: skip
     return store
+
+
+def expected_local_nodes(config: ClusterConfig) -> list[NodeInfo] | None:
+    """The node that a fresh local Ray would have, for planning without starting anything.
+
+    Returns:
+        None when the run would use an existing Ray: connect, then ask `placement.groups.cluster_nodes`.
+    """
+    address, _ = _resolve(config)
+    if address != "local":
+        return None
+    gpus = config.num_gpus if config.num_gpus is not None else visible_gpus()
+    return [NodeInfo("local", float(config.num_cpus or usable_cpus()), float(gpus), name=socket.gethostname())]
+
+
+def visible_gpus() -> int:
+    """NVIDIA devices of this machine, as far as CUDA_VISIBLE_DEVICES lets them be seen."""
+    found = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if chosen is None else min(found, len([d for d in chosen.split(",") if d.strip() not in ("", "-1")]))
 
 
 def free_memory_bytes() -> int:

@@ -18,7 +18,7 @@ import ray
 from srl_ray.core.errors import StreamError
 from srl_ray.param_server.client import ParameterClient
 from srl_ray.param_server.relay import relay_name, start_parameter_relay
-from srl_ray.param_server.service import start_parameter_service
+from srl_ray.param_server.service import start_parameter_service, stop_parameter_service
 from srl_ray.param_server.weights import FlatWeights, flatten
 
 pytestmark = pytest.mark.behaviour
@@ -166,6 +166,25 @@ def test_a_restarted_trainer_group_is_newer_although_its_version_is_lower(namesp
     assert fetched is not None
     assert fetched.stamp == (1, 40)
     assert not client.publish(weights(58), epoch=0, version=58).accepted
+
+
+def test_a_resumed_run_starts_below_what_is_on_disk_and_is_still_the_newest(
+    namespace: str, services: list[Any], tmp_path: Path
+):
+    first = start_parameter_service(namespace, tmp_path)
+    client = ParameterClient(namespace, "main")
+    client.publish(weights(30), epoch=0, version=30, tags=("best",))
+    client.publish(weights(57), epoch=0, version=57)
+    stop_parameter_service(first)
+    resumed = namespace + "-resumed"
+    services.append(start_parameter_service(resumed, tmp_path))
+    client = ParameterClient(resumed, "main")
+    assert client.latest() is None
+    assert client.publish(weights(40), epoch=0, version=40).accepted
+    newest = client.latest()
+    assert newest is not None
+    assert newest.stamp == (0, 40)
+    assert value_of(client.get(tag="best").flat) == 30.0
 
 
 def test_runs_are_apart_and_a_taken_run_id_is_refused(namespace: str, services: list[Any]):

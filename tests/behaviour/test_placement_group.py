@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -130,3 +131,20 @@ def test_a_ray_of_this_process_is_used_and_left_running(cluster: Cluster, caplog
         assert "this process" in handle.found_by
     assert ray.is_initialized()
     assert "asks for more than the running Ray has" in caplog.text
+
+
+def test_ray_address_is_followed_and_the_cluster_stays(cluster: Cluster):
+    code = """
+import ray
+from srl_ray.placement.config import ClusterConfig
+from srl_ray.runtime.cluster import connect
+with connect(ClusterConfig(), namespace="somebody") as handle:
+    print(handle)
+assert not ray.is_initialized()
+"""
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=90, check=True
+    )
+    assert done.stdout.strip() == f"existing Ray at {cluster.address} (environment variable RAY_ADDRESS)"
+    assert len(cluster_nodes()) == 3

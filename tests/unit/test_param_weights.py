@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from srl_ray.param_server.files import IndexRecord, ParameterFiles
-from srl_ray.param_server.store import Entry, RunningMean
+from srl_ray.param_server.store import NOTHING, Entry, RunningMean
 from srl_ray.param_server.weights import (
     DamagedFile,
     WeightsMismatch,
@@ -177,6 +177,26 @@ def test_a_damaged_index_falls_back_to_the_file_names(tmp_path: Path, caplog: py
     next(tmp_path.glob("*/index.json")).write_text("{")
     assert sorted(e.version for e in files.read_all()) == [1, 2]
     assert "damaged" in caplog.text
+
+
+def test_another_run_keeps_only_what_is_tagged_and_below_its_own_epochs(tmp_path: Path):
+    write(ParameterFiles(tmp_path, "first"), 1, 2)
+    index = next(tmp_path.glob("*/index.json"))
+    index.write_text(index.read_text().replace('"t2"', ""))
+    assert {e.version for e in ParameterFiles(tmp_path, "first").read_all()} == {1, 2}
+    for run_id, epoch in (("second", -2), ("second", -2), ("third", -2)):
+        (entry,) = ParameterFiles(tmp_path, run_id).read_all()
+        assert (entry.epoch, entry.version, entry.tags) == (epoch, 1, {"t1"})
+        assert entry.stamp < NOTHING
+        assert ParameterFiles(tmp_path).read_weights("team/red", entry.stamp).arrays()["a"][0] == 1.0
+    files = ParameterFiles(tmp_path, "third")
+    files.write_weights("team/red", (0, 1), flatten({"a": np.full(4, 9.0, np.float32)}))
+    newer = IndexRecord(0, 1, ["new"])
+    files.write_index("team/red", [newer, IndexRecord.of(entry)])
+    both = {e.stamp: e.tags for e in ParameterFiles(tmp_path, "fourth").read_all()}
+    assert both == {(-3, 1): {"new"}, (-5, 1): {"t1"}}
+    assert files.read_weights("team/red", (-3, 1)).arrays()["a"][0] == 9.0
+    assert files.read_weights("team/red", (-5, 1)).arrays()["a"][0] == 1.0
 
 
 def test_the_index_removes_files_it_does_not_name(tmp_path: Path):

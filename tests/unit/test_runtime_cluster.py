@@ -11,7 +11,7 @@ import pytest
 from srl_ray.core.errors import ConfigError, StreamError
 from srl_ray.placement.config import ClusterConfig
 from srl_ray.runtime import cluster
-from srl_ray.runtime.cluster import connect, default_object_store_bytes, usable_cpus
+from srl_ray.runtime.cluster import connect, default_object_store_bytes, expected_local_nodes, usable_cpus
 from srl_ray.runtime.worker_group import is_asyncio, with_concurrency_groups, worker_env
 
 pytestmark = pytest.mark.unit
@@ -79,6 +79,13 @@ def test_rules_of_the_address(monkeypatch: pytest.MonkeyPatch):
     assert cluster._resolve(ClusterConfig(address="other:1"))[0] == "other:1"
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert cluster._resolve(ClusterConfig()) == ("head:6379", "the job's cluster")
+
+
+def test_a_plan_can_be_made_before_a_local_ray_exists(monkeypatch: pytest.MonkeyPatch):
+    (node,) = expected_local_nodes(ClusterConfig(num_cpus=3, num_gpus=0)) or []
+    assert (node.cpus, node.gpus) == (3, 0)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert expected_local_nodes(ClusterConfig()) is None
 
 
 def test_small_shared_memory_is_said_in_one_line(

@@ -56,8 +56,8 @@ def test_the_console_line_shows_what_there_is():
     line = format_line(
         {
             "env_steps": 1500,
-            "agent_steps_per_s": 2345.6,
-            "updates_per_s": 1.25,
+            "rate/agent_steps_per_s": 2345.6,
+            "rate/updates_per_s": 1.25,
             "staleness/mean": 0.5,
             "buffer/fill": 0.75,
             "return/hiders": -2.0,
