@@ -322,6 +322,18 @@ def test_hide_and_seek_is_evaluated_as_it_was_acted() -> None:
     torch.testing.assert_close(evaluation.value, torch.stack([a.value for a in answers]).clone(), atol=1e-5, rtol=1e-4)
 
 
+def test_no_rows_have_a_gradient_of_zero() -> None:
+    """A trainer worker without data still takes part in the reductions."""
+    policy = hide_and_seek()
+    batch = {"obs." + name: x for name, x in random_obs(hide_and_seek_obs(), 4, 0).items()}
+    batch |= {"action": torch.zeros(4, 0, 5, dtype=torch.int64), "on_reset": torch.zeros(4, 0, dtype=torch.bool)}
+    batch |= {"state": torch.zeros(1, 0, policy.state_size), "mask": torch.zeros(4, 0, dtype=torch.bool)}
+    policy.update_statistics(batch)
+    evaluation = policy.evaluate(batch)
+    (evaluation.log_prob + evaluation.entropy + evaluation.value).sum().backward()
+    assert all((parameter.grad == 0).all() for parameter in policy.parameters())
+
+
 def test_other_entity_numbers_are_accepted() -> None:
     obs = hide_and_seek_obs(3, 2, 1)
     policy: Any = make_policy(HideAndSeekPolicyConfig(normalize_obs=False), obs, MOVES, 0)

@@ -195,7 +195,7 @@ def test_an_epoch_takes_every_row_once(unit: str) -> None:
     assert rows.unit == unit
     number = torch.arange(8 * 8).view(8, 8)
     rows.fields["number"] = number
-    taken = [rows.take(units) for units in algorithm._shuffle(rows)]
+    taken = [rows.take(units) for units in algorithm._shuffle(rows.units())]
     assert len(taken) == 4
     seen = torch.cat([part["number"][part["mask"]] for part in taken])
     assert sorted(seen.tolist()) == number[rows.fields["mask"]].tolist()
@@ -345,9 +345,10 @@ def test_two_trainer_workers_step_like_one_with_both_batches(normalize_advantage
         torch.testing.assert_close(results[0][1][name], tensor, atol=1e-5, rtol=1e-4)
 
 
-def test_every_rank_calls_collectives_equally_often_even_without_data() -> None:
+@pytest.mark.parametrize("recurrent", ["none", "lstm", "gru"])
+def test_every_rank_calls_collectives_equally_often_even_without_data(recurrent: str) -> None:
     config = PPOConfig(target_kl=1e-9, epochs=3, minibatches=4, vtrace=True, recompute_advantage=True)
-    policy_config = ActorCriticConfig(normalize_obs=True, normalize_value=True)
+    policy_config = ActorCriticConfig(normalize_obs=True, normalize_value=True, recurrent=recurrent)
     ranks = Ranks(2)
 
     def train(rank: int, collective: Collective) -> dict[str, torch.Tensor]:
@@ -360,6 +361,21 @@ def test_every_rank_calls_collectives_equally_often_even_without_data() -> None:
     results = ranks.run(train)
     assert ranks.calls[0] == ranks.calls[1]
     assert is_equal(results[0], results[1])
+
+
+def test_a_lost_rank_leaves_the_weights_as_they_were() -> None:
+    calls = iter(range(100))
+
+    def average_gradients(module: Any) -> None:
+        if next(calls) == 2:
+            raise ConnectionError("peer closed the connection")
+
+    policy, algorithm, collector = setup(collective=Collective(average_gradients=average_gradients))
+    before = weights_of(policy)
+    with pytest.raises(ConnectionError):
+        algorithm.update(collector.batch(), 0.0)
+    assert is_equal(before, weights_of(policy))
+    assert algorithm.state_dict()["optimizer"] == {}
 
 
 def test_all_ranks_refuse_what_one_of_them_finds_not_finite() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -53,14 +52,22 @@ class PPO:
                 part.reduce_sum = collective.reduce_sum
 
     def update(self, batch: Tensors, progress: float) -> dict[str, float]:
+        self._snapshot.take()
+        try:
+            return self._update(batch, progress)
+        except BaseException:
+            # Half an update is worse than none: a lost rank or a number that is not finite leaves no trace.
+            self._snapshot.restore()
+            raise
+
+    def _update(self, batch: Tensors, progress: float) -> dict[str, float]:
         config = self.config
         learning_rate = linear_schedule(config.learning_rate, config.learning_rate_end, progress)
         entropy_cost = linear_schedule(config.entropy_cost, config.entropy_cost_end, progress)
         self.optimizer.set_learning_rate(learning_rate)
-        self._snapshot.take()
 
         rows = trained_rows(batch, self.layout, is_recurrent=self.policy.state_size > 0)
-        mask = rows.fields["mask"]
+        mask, units = rows.fields["mask"], rows.units()
         advantage, value = self._advantage(batch, rows, recompute=False)
         target = advantage + value
         self.policy.value_scale.update(target, mask)
@@ -72,7 +79,7 @@ class PPO:
             if epoch and config.recompute_advantage:
                 advantage, value = self._advantage(batch, rows, recompute=True)
                 target = advantage + value
-            epoch_sums = self._epoch(rows, advantage, target, value, stats, entropy_cost, grad_norms)
+            epoch_sums = self._epoch(rows, units, advantage, target, value, stats, entropy_cost, grad_norms)
             sums += epoch_sums
             if config.target_kl is not None and self._is_past_target_kl(epoch_sums):
                 break
@@ -89,7 +96,7 @@ class PPO:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"])
+        self._generator.set_state(state["generator"].cpu())
 
     # -- advantages ---------------------------------------------------------------------------------------------------
 
@@ -155,6 +162,7 @@ class PPO:
     def _epoch(
         self,
         rows: TrainedRows,
+        units: Tensor,
         advantage: Tensor,
         target: Tensor,
         value: Tensor,
@@ -170,11 +178,11 @@ class PPO:
             "old_value": scale.normalize(value),
         }
         data = TrainedRows({**rows.fields, **extra}, rows.state, rows.burn_in, rows.unit, rows.bptt_steps)
-        minibatches = list(self._shuffle(data))
+        minibatches = self._shuffle(units)
         counts, means, stds = self._minibatch_statistics(data, minibatches, stats)
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=counts.device)
-        for i, units in enumerate(minibatches):
-            minibatch = data.take(units)
+        for i, minibatch_units in enumerate(minibatches):
+            minibatch = data.take(minibatch_units)
             minibatch["advantage"] = (minibatch["advantage"] - means[i]) / stds[i]
             loss, row_sums = self._loss(minibatch, counts[i], entropy_cost)
             self.optimizer.zero_grad()
@@ -184,11 +192,10 @@ class PPO:
             sums += row_sums
         return sums
 
-    def _shuffle(self, rows: TrainedRows) -> Iterator[Tensor]:
+    def _shuffle(self, units: Tensor) -> list[Tensor]:
         """Units of each minibatch; always `minibatches` pieces, some may be empty."""
-        units = rows.units()
         order = torch.randperm(len(units), generator=self._generator).to(units.device)
-        yield from units[order].tensor_split(self.config.minibatches)
+        return list(units[order].tensor_split(self.config.minibatches))
 
     def _minibatch_statistics(
         self, rows: TrainedRows, minibatches: list[Tensor], stats: Tensor
@@ -284,11 +291,10 @@ class PPO:
         }
 
     def _check_finite(self, metrics: dict[str, float], batch: Tensors) -> None:
-        """Raise and go back to the weights, statistics and optimiser before the update if any number is not finite."""
+        """Raise if any number is not finite; `update` then goes back."""
         bad = [name for name, number in metrics.items() if not abs(number) < float("inf")]
         del metrics["_weights"]
         if bad:
-            self._snapshot.restore()
             what = {"_weights": "a weight", "grad_norm": "the gradient"}.get(bad[0], bad[0])
             raise NonFiniteError(what=what, policy_version=int(batch["policy_version"].max()))
 
