@@ -1,0 +1,133 @@
+"""Curves are drawn from whatever a run has written so far."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from srl_ray import plot as plot_command
+from srl_ray.core.errors import ConfigError
+from srl_ray.plotting.curves import draw_curves, make_figure, smooth
+from srl_ray.plotting.records import Records, read_records
+
+pytestmark = pytest.mark.unit
+
+
+def write(file: Path, records: list[dict[str, Any]], tail: str = "") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+
+
+def metrics(count: int = 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "time_s": 10.0 * i,
+            "env_steps": 1000 * i,
+            "policy_version": 2 * i,
+            "rate/env_steps_per_s": 500.0 + i,
+            "train/entropy": 1.0 / (1 + i),
+            "train/policy_loss": -0.1,
+            "seconds/actor/env": 5.0 * i,
+            "seconds/actor/wait": 1.0 * i,
+            "staleness/mean": 0.5,
+        }
+        for i in range(count)
+    ]
+
+
+def titles(records: Records) -> list[str]:
+    return [axes.get_title(loc="left") for axes in make_figure(records).axes]
+
+
+def test_curves_of_a_run_become_one_picture(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", metrics())
+    episode = {"length": 20, "returns": {"hider_0": 3.0, "hider_1": 5.0, "seeker_0": -4.0}, "summary": {"won": 1.0}}
+    write(tmp_path / "episodes.jsonl", [{**episode, "env_steps": 100 * i} for i in range(300)])
+    path = draw_curves(tmp_path)
+    assert path == tmp_path / "plots" / "curves.png"
+    with Image.open(path) as picture:
+        assert picture.width > 1000
+    assert [file.name for file in path.parent.iterdir()] == ["curves.png"]
+
+
+def test_panels_follow_what_was_recorded(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", metrics())
+    found = titles(read_records(tmp_path))
+    assert "entropy" in found
+    assert "where time goes (share)" in found
+    assert "value loss" not in found
+    assert "boxes locked" not in found
+    write(
+        tmp_path / "episodes.jsonl",
+        [{"env_steps": i, "length": 9, "summary": {"num_box_lock": 2, "num_box_lock_prep": 1}} for i in range(50)],
+    )
+    assert "boxes locked" in titles(read_records(tmp_path))
+
+
+def test_broken_lines_missing_keys_and_non_finite_numbers_do_no_harm(tmp_path: Path) -> None:
+    records = [{"env_steps": 10, "train/entropy": float("nan")}, {"train/entropy": 3.0}, {"env_steps": 20}]
+    write(tmp_path / "metrics.jsonl", records, tail='["no mapping"]\n{"env_steps": 30, "train/ent')
+    write(
+        tmp_path / "episodes.jsonl",
+        [{"env_steps": 5, "returns": {"agent": 1.0}, "discarded": True}, {"env_steps": 6, "returns": None}],
+    )
+    read = read_records(tmp_path)
+    assert [record["env_steps"] for record in read.metrics] == [10, 20]
+    assert read.keys == {"env_steps"}
+    assert len(read.episodes) == 1
+    assert draw_curves(tmp_path).exists()
+
+
+def test_returns_are_means_over_the_agents_of_a_team(tmp_path: Path) -> None:
+    episode = {"env_steps": 7, "returns": {"hider_0": 3.0, "hider_1": 5.0, "seeker_0": -4.0, "agent": 1.0}}
+    write(tmp_path / "episodes.jsonl", [episode])
+    teams = read_records(tmp_path).returns_by_team()
+    assert {team: (x.tolist(), y.tolist()) for team, (x, y) in teams.items()} == {
+        "hider": ([7.0], [4.0]),
+        "seeker": ([7.0], [-4.0]),
+        "agent": ([7.0], [1.0]),
+    }
+
+
+def test_rotated_episode_files_are_read_and_put_in_order(tmp_path: Path) -> None:
+    for name, step in (("episodes.jsonl", 3), ("episodes.1.jsonl", 2), ("episodes.2.jsonl", 1)):
+        write(tmp_path / name, [{"env_steps": step, "length": step}])
+    assert read_records(tmp_path).lengths()[1].tolist() == [1, 2, 3]
+
+
+def test_episodes_without_a_step_are_placed_by_their_time(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", metrics())
+    write(tmp_path / "episodes.jsonl", [{"time_s": 55.0, "length": 4}, {"policy_version": 7, "length": 5}])
+    steps, lengths = read_records(tmp_path).lengths()
+    assert dict(zip(lengths.tolist(), steps.tolist())) == {4.0: 5500.0, 5.0: 3500.0}
+
+
+def test_smoothing_keeps_constants_and_length() -> None:
+    np.testing.assert_allclose(smooth(np.full(30, 4.0), 7), 4.0)
+    np.testing.assert_allclose(smooth(np.array([0.0, 3.0, 0.0]), 3), [1.5, 1.0, 1.5])
+
+
+def test_a_run_that_has_just_begun_can_be_drawn(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", [])
+    assert draw_curves(tmp_path).exists()
+    write(tmp_path / "metrics.jsonl", metrics(1))
+    assert draw_curves(tmp_path).exists()
+
+
+def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="no such directory"):
+        draw_curves(tmp_path / "none")
+    assert plot_command.main([f"run={tmp_path}"]) == 2
+    assert "no run directory" in capsys.readouterr().err
+
+
+def test_the_command_takes_the_latest_run_of_an_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "cartpole" / "a" / "metrics.jsonl", metrics())
+    (tmp_path / "cartpole" / "latest").symlink_to("a")
+    assert plot_command.main([f"run={tmp_path / 'cartpole'}"]) == 0
+    assert capsys.readouterr().out.strip().endswith("a/plots/curves.png")

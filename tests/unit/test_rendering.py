@@ -1,0 +1,298 @@
+"""Pictures show what the snapshot says; videos have the frames they were given."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v3 as iio
+import numpy as np
+import pytest
+from PIL import Image
+
+from srl_ray.core.errors import ConfigError
+from srl_ray.core.types import DiscreteActions
+from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.hide_and_seek.snapshot import Snapshot
+from srl_ray.envs.testing import CountingEnv
+from srl_ray.evaluation.baselines import UniformPolicy
+from srl_ray.rendering.episode import render_episodes
+from srl_ray.rendering.geometry import cameras, heading, outlines, rectangle, sight
+from srl_ray.rendering.top_down import BOX, TEAM_COLORS, Style, draw, draw_frames
+from srl_ray.rendering.video import Stills, VideoWriter, contact_sheet, to_image, write_video
+
+pytestmark = pytest.mark.unit
+
+BARE = Style(show_sight=False, show_lidar=False, show_seen=False, show_bars=False)
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    """A floor with one inner wall, one box, one ramp, a hider at (1, 1) and a seeker at (5, 5)."""
+    base = Snapshot(
+        scenario="randomwalls",
+        floor_size=6.0,
+        legal_area=(-6.0, -6.0, 12.0, 12.0),
+        walls=np.array([[2.95, 0.15, 3.05, 5.0]]),
+        wall_heights=np.array([0.5]),
+        box_centres=np.array([[1.5, 4.0, 0.25]]),
+        box_yaws=np.array([0.0]),
+        box_sizes=np.array([[0.5, 0.5, 0.5]]),
+        box_locked=np.array([False]),
+        box_owner_teams=np.array([-1]),
+        ramp_centres=np.array([[4.5, 1.5, 0.25]]),
+        ramp_yaws=np.array([0.0]),
+        ramp_locked=np.array([False]),
+        ramp_owner_teams=np.array([-1]),
+        ramp_size=0.5,
+        agent_names=("hider_0", "hider_1", "seeker_0"),
+        agent_present=np.array([True, False, True]),
+        agent_teams=np.array([0, 0, 1]),
+        agent_positions=np.array([[1.0, 1.0, 0.15], [0.0, 0.0, 0.0], [5.0, 5.0, 0.15]]),
+        agent_yaws=np.array([0.0, 0.0, 0.0]),
+        agent_grabs=np.array([-1, -1, -1]),
+        agent_radius=0.15,
+        view_half_angle=3 / 8 * np.pi,
+        lidar=np.full((3, 30), 2.0),
+        sees_agents=np.eye(3, dtype=bool),
+        sees_objects=np.zeros((3, 2), bool),
+        phase="main",
+        step=120,
+        preparation_steps=96,
+        horizon=240,
+        hiders_reward=12.0,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def color_at(image: Image.Image, x: float, y: float, style: Style = BARE) -> np.ndarray:
+    """Colour of the frame at a point of the world."""
+    camera = cameras([snapshot()])[0]
+    zoom = style.size / (2 * camera.half)
+    pixel = (x - camera.x) * zoom + style.size / 2, (camera.y - y) * zoom + style.size / 2 + style.header
+    return np.array(image.getpixel((round(pixel[0]), round(pixel[1]))), float)
+
+
+def is_near(color: np.ndarray, other: tuple[int, int, int], within: float = 60) -> bool:
+    return float(np.abs(color - other).max()) < within
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_present_agents_are_drawn_where_they_are_and_absent_ones_nowhere() -> None:
+    image = draw(snapshot(), BARE)
+    assert is_near(color_at(image, 0.9, 1.05), TEAM_COLORS[0])
+    assert is_near(color_at(image, 4.9, 5.05), TEAM_COLORS[1])
+    absent = draw(snapshot(agent_present=np.array([False, False, True])), BARE)
+    assert not is_near(color_at(absent, 0.9, 1.05), TEAM_COLORS[0])
+
+
+def test_a_locked_box_takes_the_colour_of_its_team() -> None:
+    free = color_at(draw(snapshot(), BARE), 1.3, 4.0)
+    assert is_near(free, BOX, 80)
+    for team in (0, 1):
+        locked = draw(snapshot(box_locked=np.array([True]), box_owner_teams=np.array([team])), BARE)
+        change = color_at(locked, 1.27, 4.0) - free
+        toward = np.array(TEAM_COLORS[team]) - free
+        assert change @ toward > 0.2 * toward @ toward
+
+
+def test_the_ramp_is_darker_at_its_high_end() -> None:
+    image = draw(snapshot(), BARE)
+    low, high = color_at(image, 4.3, 1.68), color_at(image, 4.3, 1.32)  # vertical face at -y
+    assert high.sum() < low.sum()
+    turned = draw(snapshot(ramp_yaws=np.array([np.pi])), BARE)
+    assert color_at(turned, 4.3, 1.68).sum() < color_at(turned, 4.3, 1.32).sum()
+
+
+def test_frozen_seekers_are_pale() -> None:
+    awake, frozen = draw(snapshot(), BARE), draw(snapshot(phase="preparation", step=3), BARE)
+    assert color_at(frozen, 4.9, 5.05).sum() > color_at(awake, 4.9, 5.05).sum() + 80
+
+
+def test_held_and_seen_things_are_connected() -> None:
+    held = draw(snapshot(agent_grabs=np.array([0, -1, -1])), BARE)
+    assert color_at(held, 1.25, 2.5).sum() < color_at(draw(snapshot(), BARE), 1.25, 2.5).sum() - 200
+    sees = np.eye(3, dtype=bool)
+    sees[2, 0] = True
+    style = dataclasses.replace(BARE, show_seen=True)
+    assert is_near(color_at(draw(snapshot(sees_agents=sees), style), 2.0, 2.0), TEAM_COLORS[1], 90)
+
+
+def test_frames_have_even_sides_and_one_per_snapshot() -> None:
+    frames = list(draw_frames([snapshot(step=step) for step in range(3)], Style(size=321), outcome="hiders +3"))
+    assert [frame.size for frame in frames] == [Style(size=321).frame_size] * 3
+    assert all(side % 2 == 0 for side in frames[0].size)
+    assert np.asarray(frames[1]).tolist() != np.asarray(frames[2]).tolist()
+
+
+def test_an_empty_world_can_be_drawn() -> None:
+    nothing = {
+        "walls": np.zeros((0, 4)), "wall_heights": np.zeros(0), "box_centres": np.zeros((0, 3)),
+        "box_yaws": np.zeros(0), "box_sizes": np.zeros((0, 3)), "box_locked": np.zeros(0, bool),
+        "box_owner_teams": np.zeros(0, int),
+        "ramp_centres": np.zeros((0, 3)), "ramp_yaws": np.zeros(0), "ramp_locked": np.zeros(0, bool),
+        "ramp_owner_teams": np.zeros(0, int), "agent_present": np.zeros(3, bool),
+        "sees_objects": np.zeros((3, 0), bool),
+    }  # fmt: skip
+    assert draw(snapshot(**nothing)).size == Style().frame_size
+
+
+# ----------------------------------------------------------------------------------------------------------- geometry
+
+
+def test_an_agent_with_yaw_zero_looks_down_and_turns_counter_clockwise() -> None:
+    np.testing.assert_allclose(heading(0.0), [0, -1], atol=1e-12)
+    np.testing.assert_allclose(heading(np.pi / 2), [1, 0], atol=1e-12)
+
+
+def test_a_rectangle_turns_about_its_centre() -> None:
+    corners = rectangle(np.array([1.0, 2.0]), np.pi / 2, width=2.0, depth=1.0)
+    np.testing.assert_allclose(np.abs(corners - [1, 2]), [[0.5, 1.0]] * 4, atol=1e-12)
+
+
+def test_sight_ends_at_walls_and_goes_on_beside_and_above_them() -> None:
+    world = snapshot(agent_yaws=np.array([np.pi / 2, 0, 0]))
+    origin = np.array([1.0, 1.0])
+    area = sight(origin, np.pi / 2, world.view_half_angle, 9.0, outlines(world, eye_height=0.15))
+    level = area[np.abs(area[:, 1] - 1.0) < 0.2]
+    assert level[:, 0].max() == pytest.approx(2.95, abs=0.01)
+    above = sight(origin, np.pi / 2, world.view_half_angle, 9.0, outlines(world, eye_height=0.65))
+    assert above[:, 0].max() > 9.0
+
+
+def test_the_camera_shows_the_floor_and_draws_back_smoothly_but_not_for_runaways() -> None:
+    inside = cameras([snapshot()])[0]
+    assert (inside.x, inside.y) == (3.0, 3.0)
+    assert inside.half == pytest.approx(3.35)
+    gone = np.array([[30.0, 1.0, 0.15], [0, 0, 0], [5, 5, 0.15]])
+    path = cameras([snapshot()] * 60 + [snapshot(agent_positions=gone)] * 60)
+    halves = [camera.half for camera in path]
+    assert halves[0] == pytest.approx(3.35)
+    assert halves[-1] == pytest.approx(4.85)
+    assert max(np.abs(np.diff(halves))) < 0.1
+    assert min(halves[60:]) == pytest.approx(4.85)  # drawn back by the time it is needed
+
+
+# ------------------------------------------------------------------------------------------------------------- videos
+
+
+def frames(count: int, size: tuple[int, int] = (64, 48)) -> list[Image.Image]:
+    return [Image.new("RGB", size, (20 * index % 256, 100, 200)) for index in range(count)]
+
+
+@pytest.mark.parametrize("ending", ["mp4", "gif"])
+def test_a_video_has_the_frames_it_was_given(tmp_path: Path, ending: str) -> None:
+    path = write_video(frames(7), tmp_path / "new folder" / f"clip.{ending}", fps=10)
+    stored = iio.imread(path, index=None if ending == "mp4" else ..., plugin="FFMPEG" if ending == "mp4" else None)
+    assert len(stored) == 7
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_video_that_was_interrupted_leaves_no_file(tmp_path: Path) -> None:
+    def broken() -> Any:
+        yield from frames(3)
+        raise RuntimeError("simulator gone")
+
+    for ending in ("mp4", "gif"):
+        with pytest.raises(RuntimeError):
+            write_video(broken(), tmp_path / f"clip.{ending}", fps=10)
+    with pytest.raises(ValueError, match="at least one frame"):
+        write_video([], tmp_path / "clip.mp4", fps=10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\.mp4 or \.gif"):
+        VideoWriter(tmp_path / "clip.avi", fps=10)
+
+
+def test_stills_are_spread_evenly_and_hold_both_ends() -> None:
+    stills = Stills(most=8)
+    for number in range(1000):
+        stills.add(frames(1)[0], str(number))
+    picked = [int(label) for _, label in stills.pick()]
+    assert len(picked) == 8
+    assert picked[0] == 0
+    assert picked[-1] == 999
+    assert max(np.diff(picked)) < 2 * min(np.diff(picked))
+
+
+def test_a_contact_sheet_is_one_picture(tmp_path: Path) -> None:
+    labelled = [(frame, f"{index} s") for index, frame in enumerate(frames(10))]
+    path = contact_sheet(labelled, tmp_path / "sheet.png", title="ten")
+    with Image.open(path) as sheet:
+        assert sheet.width == 1280
+    with pytest.raises(ValueError, match="at least one frame"):
+        contact_sheet([], path)
+
+
+def test_frames_that_are_no_pictures_are_refused() -> None:
+    assert to_image(np.zeros((4, 6), np.uint8)).size == (6, 4)
+    assert to_image(np.zeros((4, 6, 1), np.uint8)).mode == "RGB"
+    with pytest.raises(ConfigError, match="float64"):
+        to_image(np.zeros((4, 6, 3)))
+
+
+# ----------------------------------------------------------------------------------------------------------- episodes
+
+
+class Screen(CountingEnv):
+    """A CountingEnv that draws its step number as brightness."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
+
+    def __init__(self, length: int = 6, render_mode: str | None = None) -> None:
+        super().__init__(length)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((32, 32, 3), 10 * self._t, np.uint8)
+
+
+class Undrawn(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says it can be drawn, but needs a package that is missing."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(Screen(render_mode=render_mode))
+
+    def render(self) -> Any:
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
+
+
+UNIFORM = UniformPolicy(DiscreteActions((2,)))
+
+
+def test_an_environment_that_renders_pixels_is_filmed_to_its_last_step(tmp_path: Path) -> None:
+    result = render_episodes(UNIFORM, EnvConfig(factory=Screen), tmp_path / "clip.mp4", episodes=2)
+    assert [record.length for record in result.episodes] == [6, 6]
+    assert result.fps == 5
+    assert result.num_frames == 2 * (6 + 5)  # steps 0 to 5, then the last picture for a second
+    stored = iio.imread(result.video, index=None, plugin="FFMPEG")
+    assert stored[10].mean() == pytest.approx(60, abs=8)
+    assert stored[11].mean() == pytest.approx(0, abs=8)
+    assert result.sheet.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (EnvConfig(factory=CountingEnv), "its render_mode is None"),
+        (EnvConfig(factory=Undrawn), "pygame is not installed"),
+        (EnvConfig(factory="srl_ray.envs.testing:turn_based"), "only single gymnasium environments"),
+    ],
+)
+def test_what_cannot_be_drawn_is_explained_and_leaves_nothing(tmp_path: Path, config: EnvConfig, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        render_episodes(UNIFORM, config, tmp_path / "clip.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hide_and_seek_is_filmed_step_by_step(tmp_path: Path) -> None:
+    config = EnvConfig(id="hide_and_seek", kwargs={"scenario": "quadrant", "horizon": 20})
+    policy = UniformPolicy(DiscreteActions((11, 11, 11, 2, 2)))
+    result = render_episodes(policy, config, tmp_path / "clip.mp4", style=Style(size=160))
+    assert result.num_frames == 20 + 15
+    assert result.episodes[0].length == 20
