@@ -58,7 +58,7 @@ class Probe:
 
 
 def wait_until_free(cpus: float, gpus: float) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30
     while time.monotonic() < until:
         free = ray.available_resources()
         if free.get("CPU", 0) == cpus and free.get("GPU", 0) == gpus:
@@ -148,3 +148,41 @@ assert not ray.is_initialized()
     )
     assert done.stdout.strip() == f"existing Ray at {cluster.address} (environment variable RAY_ADDRESS)"
     assert len(cluster_nodes()) == 3
+
+
+def test_a_driver_killed_hard_leaves_nothing_and_the_next_run_starts_at_once(cluster: Cluster):
+    code = """
+import time
+from srl_ray.param_server.service import start_parameter_service
+from srl_ray.placement.config import ClusterConfig
+from srl_ray.placement.groups import cluster_nodes, reserve
+from srl_ray.placement.plan import RoleRequest, make_plan
+from srl_ray.runtime.cluster import connect
+from srl_ray.runtime.worker_group import WorkerGroup
+
+class Worker:
+    def setup(self): pass
+
+with connect(ClusterConfig()):
+    plan = make_plan([RoleRequest("actor", 4, cpus=1)], cluster_nodes())
+    with reserve(plan, timeout_s=30) as reservation:
+        service = start_parameter_service("same-run-id")
+        workers = WorkerGroup("actor", Worker, reservation)
+        for i in range(2):
+            workers.start(i)
+        workers.setup({0: (), 1: ()}, deadline_s=60)
+        print("up", flush=True)
+        time.sleep(600)
+"""
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    for _ in range(2):
+        driver = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline().strip() == "up"
+            assert ray.available_resources()["CPU"] == 4
+        finally:
+            driver.kill()
+            driver.wait()
+        wait_until_free(8, 2)
+        assert not [a for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == "same-run-id"]
