@@ -89,17 +89,16 @@ def make_figure(records: Records, title: str = "") -> Figure:
 
 
 def _returns(records: Records) -> list[Curve]:
+    """Of single episodes, else the intervals' means."""
     teams = records.returns_by_team()
     if teams:
         return [(team, *points) for team, points in sorted(teams.items())]
-    keys = records.matching(r"episode/.*return_mean|return/.+")
-    names = [key.removeprefix("episode/").removeprefix("return/").removesuffix("return_mean") for key in keys]
-    return [(name.strip("_/") or "return", *records.series(key)) for name, key in zip(names, keys)]
+    return _metrics({"": "return/.+"})(records)
 
 
 def _lengths(records: Records) -> list[Curve]:
     x, y = records.lengths()
-    return [("length", x, y)] if len(x) else _metrics({"length": r"episode/length_mean"})(records)
+    return [("length", x, y)] if len(x) else _metrics({"length": "episode/length"})(records)
 
 
 def _metrics(patterns: dict[str, str]) -> Callable[[Records], list[Curve]]:
@@ -135,28 +134,6 @@ def _other_behaviour(records: Records) -> list[Curve]:
     return [(name, *records.summary(name)) for name in names[: len(COLORS)]]
 
 
-def _seconds(records: Records) -> list[Curve]:
-    """Share of its time that each role spends in each stage, from one record to the next."""
-    keys = records.matching(r"seconds/.+/.+")
-    roles: dict[str, list[str]] = {}
-    for key in keys:
-        roles.setdefault(key.split("/")[1], []).append(key)
-    curves: list[Curve] = []
-    for role, stages in sorted(roles.items()):
-        rows = [record for record in records.metrics if all(key in record for key in stages)]
-        if len(rows) < 2:
-            continue
-        x = np.array([record["env_steps"] for record in rows[1:]], np.float64)
-        spent = np.array([[record[key] for key in stages] for record in rows], np.float64)
-        gained = np.diff(spent, axis=0)
-        if (gained < -1e-9).any():  # seconds of the interval, not since the start
-            gained = spent[1:]
-        share = gained / np.maximum(gained.sum(axis=1, keepdims=True), 1e-9)
-        order = np.argsort(-share.mean(axis=0))[:3]
-        curves += [(f"{role}: {stages[i].rpartition('/')[2]}", x, share[:, i]) for i in order]
-    return curves[: len(COLORS)]
-
-
 PANELS: Sequence[Panel] = (
     Panel("return per episode", _returns, is_banded=True),
     Panel("episode length", _lengths, is_banded=True),
@@ -177,21 +154,26 @@ PANELS: Sequence[Panel] = (
                                               "surfing": "surfing_fraction"}), is_banded=True, floor=0.0),
     Panel("agent steps outside the area", _behaviour({"outside": "out_of_area_steps"}), is_banded=True, floor=0.0),
     Panel("the environment's own numbers", _other_behaviour, is_banded=True),
-    Panel("steps per second", _metrics({"environment steps": r"(rate/)?env_steps_per_s",
-                                        "agent steps": r"(rate/)?agent_steps_per_s"}), floor=0.0),
-    Panel("updates per second", _metrics({"updates": r"(rate/)?updates_per_s"}), floor=0.0),
-    Panel("loss", _metrics({"": r"train/(?!value_loss).*loss"})),
-    Panel("value loss", _metrics({"value loss": r"train/value_loss"})),
-    Panel("entropy", _metrics({"entropy": r"train/entropy"})),
-    Panel("explained variance", _metrics({"explained variance": r"train/explained_variance"})),
-    Panel("change of the policy per update", _metrics({"": r"train/(approx_)?kl.*|train/clip_fraction"})),
-    Panel("gradient norm", _metrics({"gradient norm": r"train/grad_norm"}), floor=0.0),
-    Panel("learning rate", _metrics({"learning rate": r"train/learning_rate"}), floor=0.0),
-    Panel("staleness (policy versions)", _metrics({"mean": r"staleness/mean|train/staleness_mean",
-                                                   "max": r"staleness/max|train/staleness_max"}), floor=0.0),
-    Panel("sample buffer (chunks)", _metrics({"": r"buffer/(waiting|expired|lost|granted|fill)"}), floor=0.0),
-    Panel("where time goes (share)", _seconds, floor=0.0),
-    Panel("restarts", _metrics({"": r"restarts/.+"}), floor=0.0),
+    Panel("steps per second", _metrics({"environment steps": "rate/env_steps_per_s",
+                                        "agent steps": "rate/agent_steps_per_s",
+                                        "rows trained": "rate/rows_trained_per_s"}), floor=0.0),
+    Panel("updates per second", _metrics({"updates": "rate/updates_per_s"}), floor=0.0),
+    Panel("policy loss", _metrics({"policy loss": "train/policy_loss"})),
+    Panel("value loss", _metrics({"value loss": "train/value_loss"})),
+    Panel("other losses", _metrics({"": "train/(?!policy_loss|value_loss).*loss"})),
+    Panel("entropy", _metrics({"entropy": "train/entropy"})),
+    Panel("explained variance", _metrics({"explained variance": "train/explained_variance"})),
+    Panel("KL divergence per update", _metrics({"KL": "train/(approx_)?kl"})),
+    Panel("clipped rows (share)", _metrics({"clipped": "train/clip_fraction"}), floor=0.0),
+    Panel("gradient norm", _metrics({"gradient norm": "train/grad_norm"}), floor=0.0),
+    Panel("learning rate", _metrics({"learning rate": "train/learning_rate"}), floor=0.0),
+    Panel("staleness (policy versions)", _metrics({"mean": "staleness/mean", "max": "staleness/max"}), floor=0.0),
+    Panel("chunks waiting in the sample buffer", _metrics({"waiting": "buffer/waiting"}), floor=0.0),
+    Panel("chunks and rows left out", _metrics({"": "buffer/(expired|lost)|lost/.+"}), floor=0.0),
+    Panel("time of actor workers (share)", _metrics({"": "share/actor/.+"}), floor=0.0),
+    Panel("time of policy workers (share)", _metrics({"": "share/policy_worker/.+"}), floor=0.0),
+    Panel("time of trainer workers (share)", _metrics({"": "share/trainer/.+"}), floor=0.0),
+    Panel("restarts", _metrics({"": "restarts/.+"}), floor=0.0),
 )  # fmt: skip
 
 

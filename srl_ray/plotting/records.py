@@ -69,13 +69,13 @@ class Records:
             for episode in self.episodes
             if _is_number((episode.get("summary") or {}).get(name))
         ]
-        return _columns(points) if points else self.series(f"summary/{name}_mean")
+        return _columns(points) if points else self.series(f"summary/{name}")
 
     @property
     def summary_names(self) -> set[str]:
         """The environment's own numbers that occur anywhere."""
         names = {name for episode in self.episodes for name in episode.get("summary") or {}}
-        return names | {key[len("summary/") : -len("_mean")] for key in self.matching(r"summary/.+_mean")}
+        return names | {key.removeprefix("summary/") for key in self.matching("summary/.+")}
 
 
 def read_records(run_dir: Path | str) -> Records:
@@ -105,7 +105,7 @@ def read_records(run_dir: Path | str) -> Records:
 
 def _add_env_steps(episodes: Sequence[dict[str, Any]], metrics: Sequence[dict[str, Any]]) -> None:
     """Place episodes that do not say at which step they ended by their time, else by their policy version."""
-    for key in ("time_s", "time_unix_s", "policy_version"):
+    for key in ("time_unix_s", "policy_version"):
         known = [(record[key], record["env_steps"]) for record in metrics if _is_number(record.get(key))]
         if not known:
             continue

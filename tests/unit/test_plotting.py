@@ -26,14 +26,14 @@ def write(file: Path, records: list[dict[str, Any]], tail: str = "") -> None:
 def metrics(count: int = 40) -> list[dict[str, Any]]:
     return [
         {
-            "time_s": 10.0 * i,
+            "time_unix_s": 10.0 * i,
             "env_steps": 1000 * i,
             "policy_version": 2 * i,
             "rate/env_steps_per_s": 500.0 + i,
             "train/entropy": 1.0 / (1 + i),
             "train/policy_loss": -0.1,
-            "seconds/actor/env": 5.0 * i,
-            "seconds/actor/wait": 1.0 * i,
+            "share/actor/env": 0.6,
+            "share/actor/wait": 0.1,
             "staleness/mean": 0.5,
         }
         for i in range(count)
@@ -59,7 +59,7 @@ def test_panels_follow_what_was_recorded(tmp_path: Path) -> None:
     write(tmp_path / "metrics.jsonl", metrics())
     found = titles(read_records(tmp_path))
     assert "entropy" in found
-    assert "where time goes (share)" in found
+    assert "time of actor workers (share)" in found
     assert "value loss" not in found
     assert "boxes locked" not in found
     write(
@@ -94,6 +94,13 @@ def test_returns_are_means_over_the_agents_of_a_team(tmp_path: Path) -> None:
     }
 
 
+def test_means_of_intervals_stand_in_where_no_episodes_were_kept(tmp_path: Path) -> None:
+    record = {"return/hiders": 3.0, "return_std/hiders": 1.0, "episode/length": 9.0, "summary/num_box_lock": 2.0}
+    write(tmp_path / "metrics.jsonl", [{**record, "env_steps": i} for i in range(5)])
+    found = titles(read_records(tmp_path))
+    assert found == ["return per episode", "episode length", "boxes locked"]
+
+
 def test_rotated_episode_files_are_read_and_put_in_order(tmp_path: Path) -> None:
     for name, step in (("episodes.jsonl", 3), ("episodes.1.jsonl", 2), ("episodes.2.jsonl", 1)):
         write(tmp_path / name, [{"env_steps": step, "length": step}])
@@ -102,7 +109,7 @@ def test_rotated_episode_files_are_read_and_put_in_order(tmp_path: Path) -> None
 
 def test_episodes_without_a_step_are_placed_by_their_time(tmp_path: Path) -> None:
     write(tmp_path / "metrics.jsonl", metrics())
-    write(tmp_path / "episodes.jsonl", [{"time_s": 55.0, "length": 4}, {"policy_version": 7, "length": 5}])
+    write(tmp_path / "episodes.jsonl", [{"time_unix_s": 55.0, "length": 4}, {"policy_version": 7, "length": 5}])
     steps, lengths = read_records(tmp_path).lengths()
     assert dict(zip(lengths.tolist(), steps.tolist())) == {4.0: 5500.0, 5.0: 3500.0}
 
