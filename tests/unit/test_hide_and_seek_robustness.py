@@ -25,24 +25,25 @@ def loading_actions(rng: np.random.Generator, block: HideAndSeekBlock) -> np.nda
     return actions
 
 
+@pytest.mark.parametrize("scenario", ["randomwalls", "quadrant"])
 @pytest.mark.parametrize("preset", ["faithful", "default", "fast"])
-def test_random_play_stays_finite_and_slow(preset: str) -> None:
-    block = make_block(32, preset=preset, num_hiders=(2, 3), num_seekers=(2, 3), threads=2)
+def test_random_play_stays_finite_and_slow(preset: str, scenario: str) -> None:
+    """The quadrant's slippery walls are the harder case: 32 x 3 episodes there, 20 in the random walls."""
+    num_envs = 32 if scenario == "quadrant" else 20
+    block = make_block(num_envs, preset=preset, scenario=scenario, num_hiders=(2, 3), num_seekers=(2, 3), threads=2)
     rng = np.random.default_rng(0)
-    answer = block.reset(seed=0)
-    fastest, discarded, held = 0.0, 0, 0
+    block.reset(seed=0)
+    discarded = held = 0
     for step in range(240):
         if step % 4 == 0:
             actions = loading_actions(rng, block)
         answer = block.step(actions)
-        fastest = max(fastest, np.abs(block.physics.velocity[..., :3]).max())
-        discarded += sum(record.discarded for record in answer.episodes)
+        discarded += sum(record.discarded for record in answer.episodes)  # non-finite, warned about or above 30 m/s
         held += (block.grabbing.held >= 0).sum()
         for name, field in answer.obs.items():
             assert np.isfinite(field).all(), name
-    assert held > 1000
+    assert held > 500
     assert discarded == 0
-    assert fastest < 30.0
 
 
 def test_sparse_and_dense_solvers_agree_on_loaded_states() -> None:
@@ -75,7 +76,7 @@ def test_sparse_and_dense_solvers_agree_on_loaded_states() -> None:
     assert worst <= 1e-6
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e12])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e12, 200.0])
 def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(
     poison: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +88,7 @@ def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(
         answer = block.step(loading_actions(rng, block))
     untouched = block.physics.pose[[0, 1, 3]].copy()
     was_present = answer.present.copy()
-    block.physics.velocity[2, 7, 0] = poison
+    block.physics.velocity[2, 7, 2] = poison  # upwards, where nothing stops it within the step
     answer = block.step(np.full((4, 6, 5), 5) * [1, 1, 1, 0, 0])
     (record,) = answer.episodes
     assert record.discarded

@@ -43,7 +43,7 @@ def make_model(config: HideAndSeekConfig, *, jacobian: str = "dense", is_sleep_o
 def model_xml(config: HideAndSeekConfig, *, jacobian: str, is_sleep_on: bool) -> str:
     half = FLOOR_SIZE / 2
     agents = agent_names(config)
-    bodies = [_agent(name) for name in agents]
+    bodies = [_agent(name, config.integration.do_arms_collide) for name in agents]
     bodies += [_box(f"box_{index}") for index in range(config.box_range[1])]
     bodies += [_ramp(f"ramp_{index}") for index in range(config.ramps)]
     friction = config.rules.wall_friction
@@ -93,9 +93,11 @@ def _joints(name: str, damping: tuple[float, float, float, float]) -> str:
     )
 
 
-def _agent(name: str) -> str:
+def _agent(name: str, do_arms_collide: bool) -> str:
+    contact = int(do_arms_collide)
     arms = " ".join(
-        f'<geom type="sphere" size="{ARM_RADIUS}" pos="{x} {y} {z}" mass="0" friction="{AGENT_FRICTION}"/>'
+        f'<geom type="sphere" size="{ARM_RADIUS}" pos="{x} {y} {z}" mass="0" friction="{AGENT_FRICTION}"'
+        f' contype="{contact}" conaffinity="{contact}"/>'
         for x, y, z in ARM_OFFSETS
     )
     return f"""<body name="{name}">{_joints(name, (10.0, 10.0, 1.0, 10.0))}

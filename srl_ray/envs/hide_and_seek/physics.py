@@ -11,6 +11,8 @@ from srl_ray.envs.hide_and_seek.layout import Layout
 from srl_ray.envs.hide_and_seek.model import make_model
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
 
+MAX_SPEED = 30.0
+"""m/s; what moves faster has been flung by a broken contact. Sound play stays below 16."""
 PARKED_GROUP = 3
 """Geom group of what an episode does not use; rays leave it out."""
 NEVER, ALLOWED = int(mujoco.mjtSleepPolicy.mjSLEEP_AUTO_NEVER), int(mujoco.mjtSleepPolicy.mjSLEEP_ALLOWED)
@@ -66,7 +68,8 @@ class Physics:
 
         Returns:
             bool [E]; simulations that failed: MuJoCo warned (among others of non-finite numbers, after which it has
-            reset them by itself), raised, or left a non-finite state. Their state is to be thrown away.
+            reset them by itself), raised, or left a state that is non-finite or faster than `MAX_SPEED`, which MuJoCo
+            does not warn about. Their state is to be thrown away.
         """
         failed = np.zeros(len(self.pose), bool)
         try:
@@ -74,7 +77,9 @@ class Physics:
         except SimulationError as error:
             failed[error.ids] = True
         failed |= self.batch.warning[:, :, 1].sum(axis=1) != self._warnings_before
-        failed |= ~(np.isfinite(self.pose).all(axis=(1, 2)) & np.isfinite(self.velocity).all(axis=(1, 2)))
+        is_slow = np.abs(self.velocity[..., :3]).max(axis=(1, 2)) <= MAX_SPEED  # false for NaN
+        is_finite = np.isfinite(self.pose).all(axis=(1, 2)) & np.isfinite(self.velocity).all(axis=(1, 2))
+        failed |= ~(is_slow & is_finite)
         return failed
 
     def reset(self, ids: np.ndarray, layouts: list[Layout], slots: list[np.ndarray]) -> None:
