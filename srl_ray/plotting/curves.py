@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,17 @@ PANELS: Sequence[Panel] = (
 
 
 def _banded(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> None:
-    """Means of bins of equally many episodes, and the middle 80 % of each."""
+    """Means of bins of about equally many episodes, and the middle 80 % of each.
+
+    Episodes are written down several at a time, with the same number of steps; a bin never divides such a group.
+    """
     bins = max(1, min(BINS, len(x) // 5))
     if len(x) < 10:
         _plain(axes, label, x, y, color)
         return
-    edges = np.linspace(0, len(x), bins + 1).round().astype(int)
-    parts = [slice(a, b) for a, b in zip(edges[:-1], edges[1:]) if b > a]  # noqa: RUF007
+    edges = np.linspace(0, len(x), bins + 1).round().astype(int)[:-1]
+    edges = np.append(np.unique(np.searchsorted(x, x[edges])), len(x))
+    parts = [slice(begin, end) for begin, end in pairwise(edges.tolist())]
     middle = np.array([x[part].mean() for part in parts])
     mean = np.array([y[part].mean() for part in parts])
     low, high = (np.array([np.quantile(y[part], q) for part in parts]) for q in (0.1, 0.9))
