@@ -102,6 +102,12 @@ class ExperimentConfig:
                 f"{budget} chunks may be under way with these trainers.batch_chunks, max_staleness and reuse: some "
                 "will be too stale to train on. Raise trainers.batch_chunks or lower env.envs_per_block."
             )
+        blocks = self.actors.count * self.actors.ring_size
+        if blocks % self.trainers.count:
+            notes.append(
+                f"{blocks} blocks of environments (actors.count * actors.ring_size) feed {self.trainers.count} trainer "
+                "workers unevenly; all wait for the one that is fed least."
+            )
         if self.stop == StopConfig():
             notes.append("no stop.env_steps, stop.seconds or stop.episode_return: the run goes on until interrupted.")
         return notes
@@ -349,6 +355,13 @@ def _row_problems(config: ExperimentConfig) -> Iterable[str]:
                 f"algorithm.minibatches must be <= {pieces}, got {config.algorithm.minibatches}: each trainer worker's "
                 f"batch has {pieces} {unit}. Raise trainers.batch_chunks or lower algorithm.minibatches."
             )
+    blocks = actors.count * actors.ring_size
+    if trainers.count > blocks:
+        yield (
+            f"trainers.count must be <= actors.count * actors.ring_size, got {trainers.count} > {blocks}: every block "
+            "of environments feeds one trainer worker, so some would get nothing. Set "
+            f"actors.ring_size={trainers.count} or raise actors.count."
+        )
     if trainers.buffer_chunks is not None and trainers.buffer_chunks < config.batch_chunks_per_trainer:
         yield (
             f"trainers.buffer_chunks must be >= {config.batch_chunks_per_trainer} (trainers.batch_chunks / "

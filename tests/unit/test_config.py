@@ -241,6 +241,7 @@ def test_required_values_are_asked_for() -> None:
         (["run.deterministic=true", "trainers.max_staleness=0", "layout=remote"], "actors.inference=inline"),
         (["run.deterministic=true", "trainers.max_staleness=0", "layout=two_trainers"], "trainers.count=1 (it is 2)"),
         (["stop.env_steps=null"], "algorithm.learning_rate_end"),
+        (["trainers.count=2"], "Set actors.ring_size=2 or raise actors.count"),
         (["trainers.buffer_chunks=2"], "trainers.buffer_chunks must be >= 8"),
         (["policy=hide_and_seek", "actors.sample_steps=80"], "env.id='CartPole-v1'"),
         (["env.id=hide_and_seek", "env.kwargs.scenari=quadrant"], "Did you mean env.kwargs.scenario?"),
@@ -263,7 +264,9 @@ def test_options_without_effect_are_noted() -> None:
 
 
 def test_derived_numbers() -> None:
-    feed_forward = compose(["experiment=cartpole", "trainers.count=2", "trainers.max_staleness=3", "trainers.reuse=2"])
+    feed_forward = compose(
+        ["experiment=cartpole", "layout=two_trainers", "trainers.max_staleness=3", "trainers.reuse=2"]
+    )
     assert feed_forward.segment_steps == feed_forward.actors.sample_steps
     assert feed_forward.batch_chunks_per_trainer == 4
     assert feed_forward.chunks_under_way == 16
