@@ -151,8 +151,8 @@ class Crew:
         allowed = config.chunks_under_way
         if config.run.deterministic and lanes != config.trainers.batch_chunks:
             raise ConfigError(
-                f"run.deterministic=true needs one chunk of every lane in a batch: trainers.batch_chunks must be {lanes} "
-                f"(actors.count × actors.ring_size × env.envs_per_block × agents), got {config.trainers.batch_chunks}."
+                "run.deterministic=true needs one chunk of every lane in a batch: trainers.batch_chunks must be "
+                f"{lanes} (actors.count × actors.ring_size × env.envs_per_block × agents), got {config.trainers.batch_chunks}."
             )
         if allowed is not None and lanes > allowed:
             _LOG.warning(
@@ -231,7 +231,10 @@ class Crew:
         """Workers whose `run` ended with an error since the last call; waits for the first, at most `timeout_s`."""
         ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
         for ref in ended:
-            role, index = self._running.pop(ref)
+            who = self._running.pop(ref, None)
+            if who is None:  # replaced in the meantime
+                continue
+            role, index = who
             try:
                 ray.get(ref)
             except Exception as error:  # a worker's own exception may be of any type; the failure policy decides

@@ -153,7 +153,7 @@ class _Supervision:
 
     def run(self) -> RunResult:
         """Start everybody, supervise, stop everybody."""
-        config, crew = self.config, self.crew
+        crew = self.crew
         spec = crew.start(self.resumed.path if self.resumed else None)
         group = spec.group
         team_of = {agent: group.team_of(slot) for slot, agent in enumerate(group.agent_ids)}
@@ -352,7 +352,7 @@ def make_pictures(config: ExperimentConfig, result: RunResult) -> dict[str, Path
     """Curves and a video of the trained policy; what cannot be made is said and left out."""
     outputs: dict[str, Path] = {}
     if config.run.plots:
-        from srl_ray.plot import draw_curves
+        from srl_ray.plotting.curves import draw_curves
 
         with _tolerated("no curves"):
             outputs["curves"] = draw_curves(result.run_dir)
