@@ -17,6 +17,26 @@ ILLEGAL_LOGIT = -1e10
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
+class NoLegalActionError(ValueError):
+    """An action mask without a single legal action.
+
+    Attributes:
+        row: Of the request, so that the caller can name environment and agent.
+        component: Of the action.
+    """
+
+    def __init__(self, row: int, component: int) -> None:
+        super().__init__(row, component)
+        self.row = row
+        self.component = component
+
+    def __str__(self) -> str:
+        return (
+            f"action_mask: row {self.row} has no legal action for component {self.component}; every row that asks for "
+            "an action needs at least one legal choice per component."
+        )
+
+
 class MultiCategorical:
     """Independent categorical choices whose logits lie side by side.
 
@@ -75,15 +95,12 @@ class MultiCategorical:
             legal: bool [..., F].
 
         Raises:
-            ValueError: a component of a row has no legal action.
+            NoLegalActionError: a component of a row has no legal action.
         """
         has_legal = torch.cat([part.any(-1) for part in self._split(legal)], -1)
         if not bool(has_legal.all()):
-            where = (~has_legal).nonzero()[0].tolist()
-            raise ValueError(
-                f"action_mask: row {where[0]} has no legal action for component {where[-1]}; every row that asks for "
-                "an action needs at least one legal choice per component."
-            )
+            row, *_, component = (~has_legal).nonzero()[0].tolist()
+            raise NoLegalActionError(row, component)
         return logits.masked_fill(~legal, ILLEGAL_LOGIT)
 
     def mask_where_any(self, logits: Tensor, legal: Tensor) -> Tensor:

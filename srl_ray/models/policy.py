@@ -61,6 +61,8 @@ class Policy(Protocol):
         · state [K, B, S] recurrent state before row i * bptt_steps of segment i (K = T' / bptt_steps) · mask bool
         [T', B], 1 on rows that count. With burn-in: also burn_in.obs.<field>, burn_in.on_reset [U, B, ...] and
         burn_in.state [B, S]; the state before the first trained row is then recomputed without gradient.
+    Algorithms also pass a shuffled choice: segments as if they were chunks (K = 1; a segment always has T' / K rows),
+    single rows if S = 0 (T' = 1), or none at all (B = 0).
     """
 
     action_spec: ActionSpec
@@ -93,5 +95,8 @@ class Policy(Protocol):
     def evaluate(self, batch: Tensors) -> Evaluation: ...
 
     def update_statistics(self, batch: Tensors) -> None:
-        """Feed the observation normaliser with the batch's masked rows; once per update, before `evaluate`."""
+        """Feed the observation normaliser with the batch's masked rows; once per update, after its last `evaluate`.
+
+        Then log-probabilities are always compared under the statistics that the stored ones were made with.
+        """
         ...

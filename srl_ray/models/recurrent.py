@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from srl_ray.core.errors import ConfigError
 
+ROWS_PER_CALL = 256
+"""Rows that cost about as much as one more call of torch's kernel (forward and backward, one core)."""
+
 
 class RecurrentCore(nn.Module):
     """An LSTM or GRU layer over rows whose state starts at zero wherever `on_reset`.
@@ -117,7 +120,8 @@ def cut_at_resets(on_reset: Tensor) -> Pieces:
     """Make sequences without resets, so that a fast kernel can run many at once.
 
     The groups are padded to T, T/2, T/4 ... steps: less than twice the work, however often episodes end, and at most
-    log2(T) + 1 calls.
+    log2(T) + 1 calls. A group that would add few rows to the next longer one joins it, since a call costs as much as
+    some hundred rows.
 
     Args:
         on_reset: bool [T, n].
@@ -135,8 +139,14 @@ def cut_at_resets(on_reset: Tensor) -> Pieces:
     while paddings[-1] > 1:
         paddings.append((paddings[-1] + 1) // 2)
     group_of_piece = (length.unsqueeze(-1) <= length.new_tensor(paddings)).sum(-1) - 1
-    order = group_of_piece.argsort(stable=True)
     counts = torch.bincount(group_of_piece, minlength=len(paddings)).tolist()
+    joined = list(range(len(paddings)))
+    for group in range(len(paddings) - 1, 0, -1):
+        if counts[group] * (paddings[group - 1] - paddings[group]) < ROWS_PER_CALL:
+            joined = [group - 1 if other == group else other for other in joined]
+            counts[group - 1], counts[group] = counts[group - 1] + counts[group], 0
+    group_of_piece = length.new_tensor(joined)[group_of_piece]
+    order = group_of_piece.argsort(stable=True)
 
     start_in_order = start[order]
     column = start_in_order // steps

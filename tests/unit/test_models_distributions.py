@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 
@@ -111,7 +113,8 @@ def test_masked_logits_have_finite_gradients() -> None:
 def test_a_row_without_a_legal_action_is_an_error() -> None:
     legal = torch.ones(3, 6, dtype=torch.bool)
     legal[1, 4:] = False
-    with pytest.raises(ValueError, match=r"action_mask: row 1 has no legal action for component 1"):
+    with pytest.raises(ValueError, match=r"action_mask: row 1 has no legal action for component 1") as caught:
         MultiCategorical((4, 2)).mask(torch.zeros(3, 6), legal)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     logits = MultiCategorical((4, 2)).mask_where_any(torch.zeros(3, 6), legal)
     assert torch.equal(logits, torch.zeros(3, 6))

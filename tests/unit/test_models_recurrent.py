@@ -48,7 +48,11 @@ def make(kind: str) -> RecurrentCore:
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_unroll_equals_the_naive_loop(kind: str, share: float) -> None:
+@pytest.mark.parametrize("rows_per_call", [0, 4, 1000])
+def test_unroll_equals_the_naive_loop(
+    kind: str, share: float, rows_per_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("srl_ray.models.recurrent.ROWS_PER_CALL", rows_per_call)
     core = make(kind)
     x, state, on_reset = torch.randn(7, 6, 5), torch.randn(6, core.state_size), torch.rand(7, 6) < share
     on_reset[0, 0] = True
@@ -99,7 +103,8 @@ def test_segments_begin_with_their_stored_states() -> None:
         torch.testing.assert_close(output[rows], naive(core, x[rows], state[k], on_reset[rows])[0])
 
 
-def test_pieces_of_similar_length_run_together() -> None:
+def test_pieces_of_similar_length_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srl_ray.models.recurrent.ROWS_PER_CALL", 0)
     on_reset = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 1]]).bool()
     pieces = cut_at_resets(on_reset)
     # Column 0: rows 0-1 and 2-3; column 1: rows 0-2 and 3. Flat row = 2·t + column.
@@ -107,3 +112,10 @@ def test_pieces_of_similar_length_run_together() -> None:
     assert pieces.is_fresh.tolist() == [True, False, True, True]
     assert [rows.tolist() for rows in pieces.rows] == [[[1], [3], [5], [7]], [[0, 4], [2, 6]], [[7]]]
     assert pieces.position_of_row.tolist() == [4, 0, 6, 1, 5, 2, 7, 8]
+
+
+def test_few_pieces_share_one_call() -> None:
+    on_reset = torch.rand(16, 40, generator=torch.Generator().manual_seed(0)) < 0.02
+    pieces = cut_at_resets(on_reset)
+    assert [rows.shape[0] for rows in pieces.rows] == [16]
+    assert sorted(pieces.rows[0].flatten()[pieces.position_of_row].tolist()) == list(range(640))
