@@ -65,21 +65,19 @@ def _main(argv: list[str]) -> int:
         options["out"] = _with_format(options["out"], options["format"])
 
     from srl_ray.config import from_mapping
-    from srl_ray.envs.factory import make_block
+    from srl_ray.envs.factory import env_name
     from srl_ray.evaluation.loading import find_saved_run, load_policy, use_one_thread
     from srl_ray.rendering.episode import render_episodes
 
     use_one_thread()
     run = find_saved_run(options["checkpoint"])
     config = from_mapping({**run.config, **overrides})
-    block = make_block(config.env, 1)
-    spec = block.spec
-    block.close()
     which = options["policy"]
-    policy = load_policy(run, config.policy, spec, seed=config.run.seed, which=which)
+    policy = load_policy(run, config.policy, config.env, seed=config.run.seed, which=which)
+    name_of_env = env_name(config.env)
     name = run.checkpoint.name + ("" if which == "checkpoint" else f"_{which}")
     path = options["out"] or run.directory / "videos" / f"{name}.{options['format'] or 'mp4'}"
-    say(f"filming {options['episodes']} episode(s) of {spec.env_id}: {run.title}")
+    say(f"filming {options['episodes']} episode(s) of {name_of_env}: {run.title}")
     result = render_episodes(
         policy,
         config.env,
@@ -88,7 +86,7 @@ def _main(argv: list[str]) -> int:
         fps=options["fps"],
         deterministic=options["deterministic"],
         seed=options["seed"],
-        title=f"{spec.env_id} · {run.checkpoint.name if which == 'checkpoint' else which + ' policy'}",
+        title=f"{name_of_env} · {run.checkpoint.name if which == 'checkpoint' else which + ' policy'}",
     )
     for number, record in enumerate(result.episodes, 1):
         returns = ", ".join(f"{agent} {value:g}" for agent, value in record.returns.items())

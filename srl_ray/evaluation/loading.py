@@ -13,6 +13,8 @@ import yaml
 
 from srl_ray.core.errors import CheckpointError, ConfigError
 from srl_ray.core.types import BlockSpec
+from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.factory import make_block
 from srl_ray.evaluation.baselines import UniformPolicy
 from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
@@ -77,23 +79,29 @@ def find_saved_run(path: str | Path) -> SavedRun:
 
 
 def load_policy(
-    run: SavedRun, config: PolicyConfig, spec: BlockSpec, *, seed: int, which: str = "checkpoint"
+    run: SavedRun, config: PolicyConfig, env: BlockSpec | EnvConfig, *, seed: int, which: str = "checkpoint"
 ) -> Policy:
     """A policy in evaluation mode on the CPU.
 
     Args:
         run: Where the weights come from.
         config: The `policy` section of the run's configuration.
-        spec: Of the environment it is to act in.
+        env: What it is to act in: a block's spec, or a configuration (one environment is then built and closed).
         seed: The run's seed; `initial` takes the first weights from it.
         which: checkpoint: the trained weights; initial: those before training; random: uniform actions.
 
     Raises:
         CheckpointError: the weights do not fit this environment or policy; lists the differences.
-        ConfigError: no such choice.
+        ConfigError: no such choice, or no such environment.
+
+    Example:
+        run = find_saved_run("runs/cartpole/latest")
+        config = srl_ray.config.from_mapping(run.config)
+        policy = load_policy(run, config.policy, config.env, seed=config.run.seed)
     """
     if which not in WHICH:
         raise ConfigError(f"policy must be {', '.join(WHICH[:-1])} or {WHICH[-1]}, got {which!r}.")
+    spec = _spec_of(env) if isinstance(env, EnvConfig) else env
     if which == "random":
         return UniformPolicy(spec.group.action)
     policy = make_policy(config, spec.group.obs, spec.group.action, seed)
@@ -121,6 +129,12 @@ def use_one_thread() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def _spec_of(config: EnvConfig) -> BlockSpec:
+    block = make_block(config, 1)
+    block.close()
+    return block.spec
 
 
 def _newest_run() -> Path:
