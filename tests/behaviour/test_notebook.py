@@ -56,7 +56,7 @@ def test_the_notebook_runs_and_an_edited_environment_is_the_one_that_runs(tmp_pa
     assert "image/png" in kinds_of(cells, "film.sheet")
     corridor = text_of(cells, "corridor = srl_ray.run").splitlines()[-1]
     assert float(corridor.split(": ")[1].split()[0]) > 0.5, "one step to the goal pays 1: the edited class was used"
-    assert "stop.env_steps=10000 reached" in text_of(cells, "# again")
+    assert "stop.env_steps=10000 reached" in text_of(cells, "print(result.reason)\n# again")
     assert text_of(cells, "CPUs are free").startswith("2.0"), "after each run nothing of it is left"
     runs = [path for path in (tmp_path / "runs" / "cartpole").iterdir() if not path.is_symlink()]
     assert len(runs) == 2, "the second training is a run of its own"
