@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +166,10 @@ class _Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def _shoot(self) -> None:
-        picture: Any = self.env.render()
+        try:
+            picture: Any = self.env.render()
+        except Exception as error:
+            raise NotDrawn(f"{type(error).__name__}: {error}") from error
         if isinstance(picture, list):
             picture = picture[-1] if picture else None
         if not isinstance(picture, np.ndarray):
@@ -185,6 +189,7 @@ class _ScreenFilm:
 
         self.records: list[EpisodeRecord] = []
         self._name = env_name(config)
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, whether there is a display or not
         env = _make_drawable(config, self._name)
         self.fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or 30)
         self._camera = _Camera(env)
@@ -227,7 +232,7 @@ class _ScreenFilm:
             return call()
         except EnvironmentFault as fault:
             cause = fault.__cause__
-            if isinstance(cause, NotDrawn | gymnasium.error.DependencyNotInstalled | ModuleNotFoundError):
+            if isinstance(cause, NotDrawn):
                 raise ConfigError(f"environment {self._name!r} cannot be drawn: {cause}{_hint(cause)}") from fault
             raise
 

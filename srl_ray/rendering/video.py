@@ -67,6 +67,7 @@ class VideoWriter:
             image = image.resize(self._size, Image.Resampling.LANCZOS)
         self.num_frames += hold
         if self._encoder is None:
+            # Pillow's own GIFs are larger: every frame has a palette of its own
             self._images += [image.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)] * hold
             return
         data = np.ascontiguousarray(image)
@@ -107,31 +108,49 @@ class VideoWriter:
 
     def _begin(self, image: Image.Image) -> None:
         width, height = image.size
-        if self.path.suffix == ".gif":
-            share = min(1.0, GIF_WIDTH / width)
-            self._size = (round(width * share), round(height * share))
-            return
-        grow = max(1, math.ceil(256 / max(width, height)))  # tiny screens are shown larger
-        self._size = (width * grow // 2 * 2, height * grow // 2 * 2)
+        is_gif = self.path.suffix == ".gif"
+        share = min(1.0, GIF_WIDTH / width) if is_gif else max(1, math.ceil(256 / max(width, height)))
+        self._size = (round(width * share) // 2 * 2, round(height * share) // 2 * 2)  # tiny screens are shown larger
         try:
-            import imageio_ffmpeg
-
-            imageio_ffmpeg.get_ffmpeg_exe()
+            self._encoder = _open_encoder(self._aside, self._size, self.fps, _GIF if is_gif else _MP4)
         except (ImportError, RuntimeError) as error:
-            raise ConfigError(
-                f"no MP4 encoder ({error}). Install one with `pip install imageio-ffmpeg`, or use format=gif."
-            ) from error
-        self._encoder = imageio_ffmpeg.write_frames(
-            str(self._aside),
-            self._size,
-            fps=self.fps,
-            codec="libx264",
-            pix_fmt_in="rgb24",
-            macro_block_size=2,
-            output_params=["-crf", "20", "-preset", "fast", "-movflags", "+faststart", "-f", "mp4"],
-            ffmpeg_log_level="error",
-        )
-        self._encoder.send(None)
+            if not is_gif:
+                raise ConfigError(
+                    f"no MP4 encoder ({error}). Install one with `pip install imageio-ffmpeg`, or use format=gif."
+                ) from error
+
+
+_MP4 = {
+    "codec": "libx264",
+    "pix_fmt_out": "yuv420p",
+    "output_params": ["-crf", "20", "-preset", "fast", "-movflags", "+faststart", "-f", "mp4"],
+}
+_ONE_PALETTE = "split[a][b];[a]palettegen=stats_mode=diff[p];[b][p]paletteuse=dither=none"
+"""The same colours in all frames of a GIF, so that only what moves is stored."""
+_GIF = {
+    "codec": "gif",
+    "pix_fmt_out": "pal8",
+    "output_params": ["-filter_complex", _ONE_PALETTE, "-loop", "0", "-f", "gif"],
+}
+
+
+def _open_encoder(path: Path, size: tuple[int, int], fps: float, settings: dict[str, Any]) -> Any:
+    """A generator that takes frames, [height, width, 3] bytes each. Raises RuntimeError without ffmpeg."""
+    import imageio_ffmpeg
+
+    imageio_ffmpeg.get_ffmpeg_exe()
+    encoder = imageio_ffmpeg.write_frames(
+        str(path),
+        size,
+        fps=fps,
+        pix_fmt_in="rgb24",
+        quality=None,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        **settings,
+    )
+    encoder.send(None)
+    return encoder
 
 
 class Stills:

@@ -191,6 +191,17 @@ def test_a_video_has_the_frames_it_was_given(tmp_path: Path, ending: str) -> Non
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_a_gif_needs_no_video_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise RuntimeError("no ffmpeg")
+
+    monkeypatch.setattr("imageio_ffmpeg.get_ffmpeg_exe", missing)
+    with Image.open(write_video(frames(5), tmp_path / "clip.gif", fps=10)) as stored:
+        assert stored.n_frames == 5
+    with pytest.raises(ConfigError, match=r"no MP4 encoder \(no ffmpeg\)"):
+        write_video(frames(5), tmp_path / "clip.mp4", fps=10)
+
+
 def test_a_video_that_was_interrupted_leaves_no_file(tmp_path: Path) -> None:
     def broken() -> Any:
         yield from frames(3)
@@ -252,6 +263,13 @@ class Screen(CountingEnv):
         return np.full((32, 32, 3), 10 * self._t, np.uint8)
 
 
+class Broken(Screen):
+    """Says it can be drawn, but its display is missing."""
+
+    def render(self) -> Any:
+        raise OSError("no display")
+
+
 class Undrawn(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Says it can be drawn, but needs a package that is missing."""
 
@@ -281,6 +299,7 @@ def test_an_environment_that_renders_pixels_is_filmed_to_its_last_step(tmp_path:
     [
         (EnvConfig(factory=CountingEnv), "its render_mode is None"),
         (EnvConfig(factory=Undrawn), "pygame is not installed"),
+        (EnvConfig(factory=Broken), "OSError: no display"),
         (EnvConfig(factory="srl_ray.envs.testing:turn_based"), "only single gymnasium environments"),
     ],
 )
