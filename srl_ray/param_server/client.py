@@ -7,8 +7,12 @@ call has a deadline that covers all of it.
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
+import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +20,17 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
 
 from srl_ray.core.errors import StreamError
-from srl_ray.param_server.service import SERVICE_NAME, Published, PublishReply, VersionInfo
+from srl_ray.param_server.service import SERVICE_NAME, Published, PublishReply, VersionInfo, forget_dead
 from srl_ray.param_server.store import NOTHING, Stamp
 from srl_ray.param_server.weights import FlatWeights
 
 _SERVICE_GONE = (RayActorError, ObjectLostError)
 _LONGEST_PAUSE_S = 1.0
+_WATCH_S = 1e6
+_ANSWER_S = 60.0
+_KEEPER_PAUSE_S = 0.2
+_NOBODY = "(nobody's policy, never published)"
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class ParameterClient:
         self.policy = policy
         self._relay = relay
         self._handles: dict[str, Any] = {}
+        self._keeper: _Keeper | None = None
 
     # -- new versions, blocking ------------------------------------------------------------------------------------
 
@@ -109,7 +119,10 @@ class ParameterClient:
         try:
             published = ray.get(ref, timeout=deadline_s)
             return None if published is None else self._fetch(published, max(0.0, until - time.monotonic()))
-        except _SERVICE_GONE:
+        except _SERVICE_GONE as error:
+            handle = self._handles.get(self._relay or SERVICE_NAME)
+            if handle is not None:
+                forget_dead(handle, error)
             self.forget()
             return None
         except GetTimeoutError as error:
@@ -156,15 +169,20 @@ class ParameterClient:
     ) -> PublishReply:
         """Publish a version; sent again to a restarted service (harmless when it already has it).
 
-        Blocks until the service has put it into its own store (about 25 ms per 50 MB).
+        Blocks until the service has put it into its own store (about 25 ms per 50 MB). As long as this client lives
+        it then watches the service: one that died and came back with older versions from its disk is given the last
+        publication again, so that nobody waits for a version that went down with it.
 
         Raises:
             StreamError: the service could not be reached within the deadline.
         """
         ref = ray.put(flat)
-        reply: PublishReply = self._call(
-            deadline_s, "publish", self.policy, epoch, version, ref, tuple(tags), dict(metadata or {})
-        )
+        arguments = (self.policy, epoch, version, ref, tuple(tags), dict(metadata or {}))
+        reply: PublishReply = self._call(deadline_s, "publish", *arguments)
+        if reply.accepted:
+            if self._keeper is None:
+                self._keeper = _Keeper(self)
+            self._keeper.last = ((epoch, version), arguments)
         return reply
 
     def latest(self, *, deadline_s: float = 30.0) -> Weights | None:
@@ -261,6 +279,9 @@ class _Attempts:
 
     def failed(self, name: str, error: Exception) -> float:
         """Note that an actor is gone; returns the pause before the next try, or raises once the deadline is over."""
+        handle = self._client._handles.get(name)
+        if handle is not None:
+            forget_dead(handle, error)
         self._client.forget()
         if name == self._relay:
             self._relay = None
@@ -275,6 +296,57 @@ class _Attempts:
             f"the parameter service of policy {self._client.policy!r} (namespace {self._client.namespace!r}) was not "
             f"reachable for {time.monotonic() - self._start:.1f} s ({type(cause).__name__}: {cause})"
         )
+
+
+class _Keeper:
+    """Sees to it that the service has the last publication of a client, across the service's deaths.
+
+    A long poll that nobody answers ends when the service dies; only then a thread looks for the new one and publishes
+    again where its newest is older. Ends with the client.
+    """
+
+    def __init__(self, client: ParameterClient) -> None:
+        self.last: tuple[Stamp, tuple[Any, ...]] | None = None
+        self._namespace = client.namespace
+        self._policy = client.policy
+        self._client = weakref.ref(client)
+        self._watch(client._handle(SERVICE_NAME))
+
+    def _watch(self, service: Any) -> None:
+        poll = service.wait_newer.remote(_NOBODY, NOTHING, _WATCH_S)
+        poll.future().add_done_callback(lambda poll: self._on_end(service, poll))
+
+    def _on_end(self, service: Any, poll: Future[Any]) -> None:
+        """Called in Ray's own thread, where no call of Ray may be made."""
+        if self._client() is not None:
+            arguments = (service, poll.exception())
+            threading.Thread(target=self._recover, args=arguments, name="keep published", daemon=True).start()
+
+    def _recover(self, watched: Any, error: BaseException | None) -> None:
+        """waits for: the new service, as long as the client and the connection live"""
+        if error is not None:
+            forget_dead(watched, error)
+        while self._client() is not None and ray.is_initialized():
+            service = None
+            try:
+                service = ray.get_actor(SERVICE_NAME, namespace=self._namespace)
+                newest: Any = ray.get(service.newest.remote(self._policy), timeout=_ANSWER_S)
+                last = self.last
+                if last is not None and newest < last[0]:
+                    _LOG.info("the parameter service came back without version %d; publishing it again", last[0][1])
+                    ray.get(service.publish.remote(*last[1]), timeout=_ANSWER_S)
+                self._watch(service)
+                return
+            except (*_SERVICE_GONE, ValueError) as gone:
+                if service is not None:
+                    forget_dead(service, gone)
+            except GetTimeoutError:
+                pass
+            except Exception as unexpected:  # whatever Ray raises while this process disconnects
+                if ray.is_initialized():
+                    _LOG.warning("no longer watching the parameter service: %r", unexpected)
+                return
+            time.sleep(_KEEPER_PAUSE_S)
 
 
 def _weights(published: Published, flat: FlatWeights) -> Weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import ActorAlreadyExistsError, ActorDiedError, GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from srl_ray.core.errors import StreamError
@@ -147,6 +148,11 @@ class ParameterService:
         """The newest version; None when nothing was published yet."""
         return await self.wait_newer(policy, NOTHING, 0.0)
 
+    async def newest(self, policy: str) -> Stamp:
+        """Stamp of the newest version, `NOTHING` when there is none; for publishers that make sure of theirs."""
+        entry = self._store.newer(policy, NOTHING)
+        return NOTHING if entry is None else entry.stamp
+
     async def wait_newer(self, policy: str, than: Stamp, deadline_s: float) -> Published | None:
         """The newest version as soon as it is newer than `than`; None after `deadline_s`."""
         until = time.monotonic() + deadline_s
@@ -228,6 +234,7 @@ class ParameterService:
             "policies": policies,
             "waiters": self._waiters,
             "disk_error": self._disk_error,
+            "pid": os.getpid(),
         }
 
     async def flush(self) -> None:
@@ -382,7 +389,7 @@ def start_parameter_service(
                 write_interval_s=write_interval_s,
             )
             break
-        except ray.exceptions.ActorAlreadyExistsError as error:
+        except ActorAlreadyExistsError as error:
             # The name of a dead actor is free again only after a moment.
             if _is_alive(namespace) or time.monotonic() > until:
                 raise StreamError(
@@ -405,16 +412,30 @@ def stop_parameter_service(service: Any, *, deadline_s: float = 30.0) -> None:
     """Let the service write what belongs on disk, then end it. A dead or late service is only noted in the log."""
     try:
         ray.get(service.flush.remote(), timeout=deadline_s)
-    except (ray.exceptions.RayActorError, GetTimeoutError) as error:
+    except (RayActorError, GetTimeoutError) as error:
         _LOG.warning("the parameter service did not write its last versions: %s", str(error).split("\n")[0])
     ray.kill(service)
+
+
+def forget_dead(handle: Any, error: BaseException) -> None:
+    """Make this process forget a dead actor's name.
+
+    Ray remembers name → actor per process and goes on answering with one that died by itself; killing it (it is dead
+    for good, which is what ActorDiedError says) removes the memory, and the name is looked up afresh.
+    """
+    if isinstance(error, ActorDiedError):
+        ray.kill(handle)
 
 
 def _is_alive(namespace: str) -> bool:
     try:
         handle = ray.get_actor(SERVICE_NAME, namespace=namespace)
+    except ValueError:
+        return False
+    try:
         ray.get(handle.status.remote(), timeout=5.0)
-    except (ValueError, ray.exceptions.RayActorError):
+    except RayActorError as error:
+        forget_dead(handle, error)
         return False
     except GetTimeoutError:
         return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -124,6 +126,33 @@ def test_tags_versions_and_metadata(namespace: str, services: list[Any], tmp_pat
     assert not client.publish(weights(0), epoch=0, version=2).accepted
 
 
+def test_a_service_killed_from_outside_can_be_replaced_and_every_process_finds_the_new_one(
+    namespace: str, services: list[Any], tmp_path: Path
+):
+    @ray.remote(num_cpus=0.1)
+    class Reader:
+        def __init__(self) -> None:
+            self.client = ParameterClient(namespace, "main")
+
+        def read(self, than: tuple[int, int]) -> float:
+            fetched = self.client.fetch_newer(than, deadline_s=30)
+            assert fetched is not None
+            return value_of(fetched.flat)
+
+    first = start_parameter_service(namespace, tmp_path)
+    trainer = ParameterClient(namespace, "main")
+    trainer.publish(weights(1), epoch=0, version=1)
+    reader = Reader.remote()
+    assert ray.get(reader.read.remote((-1, -1)), timeout=30) == 1.0
+    waiting = trainer.start_wait(than=(0, 1))
+    os.kill(ray.get(first.status.remote(), timeout=10)["pid"], signal.SIGKILL)
+    asleep = reader.read.remote((0, 1))
+    assert trainer.finish_wait(waiting, deadline_s=20) is None
+    services.append(start_parameter_service(namespace, tmp_path))
+    trainer.publish(weights(2), epoch=0, version=2)
+    assert ray.get(asleep, timeout=30) == 2.0
+
+
 def test_clients_survive_the_death_of_the_service_and_it_reads_its_disk(
     namespace: str, services: list[Any], tmp_path: Path
 ):
@@ -133,6 +162,7 @@ def test_clients_survive_the_death_of_the_service_and_it_reads_its_disk(
         client.publish(weights(version), epoch=0, version=version, tags=("mark",) if version == 1 else ())
     ray.get(first.flush.remote(), timeout=30)
     ray.kill(first)
+    client = ParameterClient(namespace, "main")  # the publisher is gone too: only the disk knows
 
     def restart() -> None:
         services.append(start_parameter_service(namespace, tmp_path))
@@ -146,6 +176,21 @@ def test_clients_survive_the_death_of_the_service_and_it_reads_its_disk(
     assert value_of(fetched.flat) == 2.0
     assert value_of(client.get(tag="mark").flat) == 1.0
     assert client.publish(weights(3), epoch=0, version=3).accepted
+
+
+def test_a_service_that_came_back_with_less_is_given_the_last_version_again(
+    namespace: str, services: list[Any], tmp_path: Path
+):
+    first = start_parameter_service(namespace, tmp_path, write_interval_s=3600.0)
+    trainer = ParameterClient(namespace, "main")
+    for version in (1, 2, 3):
+        trainer.publish(weights(version), epoch=0, version=version)
+    ray.kill(first)
+    services.append(start_parameter_service(namespace, tmp_path))
+    fetched = ParameterClient(namespace, "main").fetch_newer(than=(0, 2), deadline_s=20)
+    assert fetched is not None
+    assert fetched.stamp == (0, 3)
+    assert value_of(fetched.flat) == 3.0
 
 
 def test_a_service_that_stays_away_is_an_error_within_the_deadline(namespace: str):
