@@ -11,6 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ _LOG = logging.getLogger(__name__)
 _PROBE_TIMEOUT_S = 10.0
 _MIN_STORE_BYTES = 80 * 2**20
 _MAX_STORE_BYTES = 2 * 2**30
-_LONGEST_TEMP_PATH = 40  # Ray puts sockets below it, and a socket's path has at most 107 bytes
+_LONGEST_TEMP_PATH = 22
+"""A socket's path has at most 107 bytes; our folder's name takes 20 of them and what Ray puts below it up to 64."""
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """Connection preface and an empty settings frame; every gRPC server answers with its own settings frame (type 4)."""
 _IN_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -225,7 +227,16 @@ def _local_ray(
         ray.shutdown()
         if keep_logs_in is not None and log_dir is not None:
             _keep_worker_output(log_dir, keep_logs_in)
-        shutil.rmtree(temp_dir, ignore_errors=True)
+        _remove(temp_dir)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder in which processes that are just ending may still write."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def usable_cpus() -> int:
@@ -296,12 +307,20 @@ def free_memory_bytes() -> int:
 
 
 def _make_temp_dir(asked: str | None) -> Path:
+    """A folder named for this process; folders of processes that were killed are removed on the way."""
     base = Path(asked or os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()).absolute()
     if len(str(base)) > _LONGEST_TEMP_PATH:
-        _LOG.warning("%s is too long a path for Ray's sockets; using /tmp instead", base)
+        if asked or os.environ.get("RAY_TMPDIR"):
+            _LOG.warning("%s is too long a path for Ray's sockets; using /tmp instead", base)
         base = Path("/tmp")
     base.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="srl_ray_", dir=base))
+    for left in base.glob("srl[0-9]*_*"):
+        pid = left.name[3:].split("_")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            with contextlib.suppress(OSError):
+                if left.stat().st_uid == os.getuid():
+                    shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"srl{os.getpid()}_", dir=base))
 
 
 def _keep_worker_output(log_dir: Path, target: Path, most_bytes: int = 20 * 2**20) -> None:

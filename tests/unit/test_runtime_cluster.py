@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -99,6 +100,25 @@ def test_small_shared_memory_is_said_in_one_line(
     assert len(caplog.records) == 1
     assert "57 MiB free" in caplog.text
     assert "--shm-size" in caplog.text
+
+
+def test_temporary_folders_of_killed_processes_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(cluster, "_LONGEST_TEMP_PATH", 1000)
+    gone = tmp_path / "srl999999999_abc"
+    alive = tmp_path / f"srl{os.getpid()}_abc"
+    for folder in (gone, alive):
+        folder.mkdir()
+    made = cluster._make_temp_dir(str(tmp_path))
+    assert made.parent == tmp_path
+    assert alive.exists()
+    assert not gone.exists()
+
+
+def test_paths_too_long_for_sockets_are_not_used(caplog: pytest.LogCaptureFixture):
+    made = cluster._make_temp_dir("/tmp/" + "x" * 40)
+    made.rmdir()
+    assert made.parent == Path("/tmp")
+    assert "too long" in caplog.text
 
 
 def test_the_object_store_is_at_most_2_gib():
