@@ -68,6 +68,7 @@ class Crew:
         self._epochs = {"trainer": 0, "actor": {}, "policy_worker": {}}  # type: dict[str, Any]
         self._running: dict[Any, tuple[str, int]] = {}
         self._acknowledged: dict[tuple[str, int, int], int] = {}
+        self._asked: dict[Any, tuple[str, int, int]] = {}
         self._service: Any = None
         self._stopping = False
 
@@ -298,18 +299,19 @@ class Crew:
             self._running.pop(ref, None)
 
     def reports(self, deadline_s: float) -> Reports:
-        """Ask everybody; whoever does not answer within the deadline is left out."""
-        asked: dict[Any, tuple[str, int, int]] = {}
+        """Ask everybody who does not owe an answer yet, and collect the answers that come within the deadline."""
+        owing = set(self._asked.values())
         for role in ("actor", "trainer", "policy_worker"):
             for index, handle in list(self._group(role).handles.items()):
                 epoch = self._epochs["trainer"] if role == "trainer" else self._epochs[role].get(index, 0)
                 key = (role, index, epoch)
-                arguments = () if role == "policy_worker" else (self._acknowledged.get(key, -1),)
-                asked[handle.report.remote(*arguments)] = key
-        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=deadline_s)
+                if key not in owing:
+                    arguments = () if role == "policy_worker" else (self._acknowledged.get(key, -1),)
+                    self._asked[handle.report.remote(*arguments)] = key
+        ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=deadline_s)
         reports = Reports()
         for ref in ready:
-            key = asked[ref]
+            key = self._asked.pop(ref)
             try:
                 report = ray.get(ref)
             except RayError:

@@ -224,7 +224,7 @@ class _Supervision:
                     self._log_interval(only_update=0)
             elif now >= next_log_s:
                 self._log_interval()
-                next_log_s += run.log_interval_s
+                next_log_s = max(next_log_s + run.log_interval_s, now)
             if now >= next_save_s:
                 self._save()
                 next_save_s = now + run.checkpoint_interval_s
@@ -247,8 +247,8 @@ class _Supervision:
 
     # ---------------------------------------------------------------------------------------------------- observing
 
-    def _poll(self, deadline_s: float = 5.0) -> None:
-        """Collect everybody's report; the silent are left for the next time."""
+    def _poll(self, deadline_s: float = 0.1) -> None:
+        """Collect the reports that are there; those who are slow to answer come with the next poll."""
         reports = self.crew.reports(deadline_s)
         episodes: list[dict[str, Any]] = []
         for report in reports.actors:
@@ -330,6 +330,8 @@ class _Supervision:
 
     def _save(self) -> None:
         """Write a checkpoint; a failure is said and training goes on with the earlier ones."""
+        if ("trainer", 0) in self.repairing:
+            return
         facts = {
             **self.tally.facts(),
             "experiment": self.config.name,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from srl_ray.core.types import Arrays, BlockSpec, ChunkLayout, FieldSpec
+from srl_ray.core.types import ACTION_MASK, Arrays, BlockSpec, ChunkLayout, FieldSpec
 from srl_ray.envs.block import BlockStep
 from srl_ray.streams.inference import InferenceReply
 
@@ -97,6 +97,7 @@ class LaneTable:
         self._acting_row = np.full(lanes, NEVER, np.int64)
         self._granted = np.zeros(lanes, np.bool_)
         self._trainer_epoch = np.full(lanes, -1, np.int64)
+        self._answered = np.full((lanes, 2), -1, np.int64)  # (epoch, version) of the newest answer
         self._grant_number = np.zeros(lanes, np.int64)
         self._grants = 0
         self.unrecorded_rows = 0
@@ -202,6 +203,8 @@ class LaneTable:
             on_reset = np.concatenate([on_reset, np.zeros(len(value_lanes), np.bool_)])
         index = (rows, lanes) if len(value_lanes) else self._index(rows, lanes)
         obs = {name: self._buffer[key][index] for name, key in self._obs_fields.items()}
+        if ACTION_MASK in obs and len(value_lanes):
+            obs[ACTION_MASK][value_only] = True  # only its value is wanted: no action may be illegal
         return Request(obs, self._state[lanes], on_reset, lanes, rows, value_only)
 
     def answer(self, request: Request, reply: InferenceReply) -> None:
@@ -218,6 +221,7 @@ class LaneTable:
         buffer["value"][index] = reply.value[decided]
         buffer["policy_version"][index] = reply.version
         self._actions[lanes] = action
+        self._answered[lanes] = reply.epoch, reply.version
         if self._state.shape[1]:
             self._state_before[lanes] = request.state[decided]
             self._state[lanes] = reply.state[decided]
@@ -226,6 +230,11 @@ class LaneTable:
     def actions(self) -> np.ndarray:
         """[E, A, k] for `EnvBlock.step`."""
         return self._actions.reshape(*self._block_shape, -1)
+
+    def answered_before(self, lanes: np.ndarray, stamp: tuple[int, int]) -> np.ndarray:
+        """Those of `lanes` whose newest answer came from weights older than `stamp` (epoch, version)."""
+        epoch, version = self._answered[lanes].T
+        return lanes[(epoch < stamp[0]) | ((epoch == stamp[0]) & (version < stamp[1]))]
 
     def ask_again(self, lanes: np.ndarray) -> Request:
         """The same question for lanes whose answer has not been acted on yet (newer weights were installed)."""

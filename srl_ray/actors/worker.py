@@ -26,6 +26,8 @@ from srl_ray.streams.samples import SampleSink
 _EPISODES_KEPT = 20_000
 _OUTBOX_S = 0.02
 """Completed chunks wait this long for others of their block, so that fewer messages are sent."""
+_ASK_S = 0.02
+"""Shortest time between two questions for grants while the trainer starves."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,11 @@ class _Slot:
         phase: reply: waits for the policy's answer; grant: no lane may record; go: may be stepped.
         credits: Grants in hand that no lane uses yet, of trainer epoch `credit_epoch`.
         newest: (epoch, version) that the newest of these grants demands.
+        starving: The trainer said last that it waits for chunks.
+        asked_s: When the last question for grants was sent.
         outbox: Completed chunks that are not pushed yet.
         outbox_since: When the first of them was completed.
-        answered_by: (epoch, version) of the weights behind the last answer.
+        version: Policy version behind the last answer.
     """
 
     index: int
@@ -118,9 +122,11 @@ class _Slot:
     credits: int = 0
     credit_epoch: int = -1
     newest: tuple[int, int] = (-1, -1)
+    starving: bool = False
+    asked_s: float = 0.0
     outbox: list[Chunks] = field(default_factory=list)
     outbox_since: float = 0.0
-    answered_by: tuple[int, int] = (-1, -1)
+    version: int = -1
 
 
 class ActorWorker:
@@ -274,9 +280,7 @@ class ActorWorker:
                 self._episode_number += 1
                 self._report.discarded_episodes += record.discarded
                 self._episodes.append(
-                    FinishedEpisode(
-                        self._episode_number, time(), self.settings.index, slot.index, slot.answered_by[1], record
-                    )
+                    FinishedEpisode(self._episode_number, time(), self.settings.index, slot.index, slot.version, record)
                 )
 
     def _post(self, slot: _Slot) -> None:
@@ -300,7 +304,7 @@ class ActorWorker:
         if reply is None:
             return False
         slot.lanes.answer(slot.request, reply)
-        slot.answered_by = (reply.epoch, reply.version)
+        slot.version = reply.version
         chunks = slot.lanes.ship()
         if chunks is not None:
             slot.outbox_since = slot.outbox_since if slot.outbox else taken
@@ -312,7 +316,8 @@ class ActorWorker:
     def _use_grants(self, slot: _Slot) -> None:
         """Give the lanes the grants in hand, ask for more ahead of time, and push what is due.
 
-        The block waits only when none of its lanes may record; otherwise the others step unrecorded.
+        A block with lanes that have no grant waits for it, unless the trainer itself waits for the lanes that record:
+        then these go on and the others step unrecorded.
         """
         assert self._samples is not None
         if self._samples.has_answers_due(slot.index):
@@ -326,12 +331,14 @@ class ActorWorker:
             if self._ask_again(slot, waiting):
                 return
         self._push(slot)
-        slot.phase = "go" if lanes.is_recording else "grant"
+        is_free = lanes.is_recording and (slot.starving or not len(lanes.ungranted()))
+        slot.phase = "go" if is_free else "grant"
 
     def _ask_again(self, slot: _Slot, lanes: np.ndarray) -> bool:
         """Install the weights that came with the grants; rows answered by older ones are asked again."""
         assert self._inference is not None
-        if slot.answered_by >= slot.newest:
+        lanes = slot.lanes.answered_before(lanes, slot.newest)
+        if not len(lanes):
             return False
         begin = perf_counter()
         self._inference.install(*slot.newest)
@@ -353,8 +360,10 @@ class ActorWorker:
             samples.push(slot.index, join_chunks(slot.outbox), want)
             slot.outbox = []
             self._report.chunks += num_chunks
-        elif want >= (1 if is_stuck else some):
+            slot.asked_s = begin
+        elif want >= (1 if len(slot.lanes.ungranted()) else some) and begin - slot.asked_s > slot.starving * _ASK_S:
             samples.ask(slot.index, want)
+            slot.asked_s = begin
         self._seconds["push"] += perf_counter() - begin
 
     def _collect_grants(self, deadline_s: float) -> None:
@@ -368,6 +377,7 @@ class ActorWorker:
             if grant.closed:
                 self._stop.wait(0.1)
                 continue
+            slot.starving = grant.starving
             if slot.credit_epoch != grant.epoch:
                 slot.credits, slot.credit_epoch = 0, grant.epoch
             slot.credits += grant.granted

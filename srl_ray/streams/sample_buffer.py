@@ -4,8 +4,8 @@ The gate counts chunks *granted*. A lane starts its next chunk only when
 `granted + 1 <= (finished_batches + 1 + S') * B`, with B chunks per batch, and S' = (S + 1) // reuse − 1 batches of
 allowed lead: chunk number g is then trained at most S versions after it was begun, unless its producer falls behind the
 others (it expires). Expired and lost chunks are taken off `granted`. With S = 0 this is synchronous training; with S
-unbounded only the buffer's size holds producers back. Grants never wait for each other: a block that holds one goes on,
-its lanes without a grant step unrecorded.
+unbounded only the buffer's size holds producers back. Grants never wait for each other: while training waits for data,
+a block with lanes that still fill a chunk goes on, its lanes without a grant step unrecorded.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Grant:
         version: Trainer version; weights at least this new are to be installed before the new chunks begin.
         epoch: Trainer epoch of that version.
         closed: The buffer takes nothing any more.
+        starving: Training waits for chunks: no new version, and so no new grant, will come before more are delivered.
     """
 
     granted: int
@@ -78,6 +79,7 @@ class Grant:
     version: int
     epoch: int
     closed: bool = False
+    starving: bool = False
 
 
 @dataclass
@@ -165,6 +167,7 @@ class SampleBuffer:
         self._epoch = 0
         self._finished_batches = 0
         self._granted = 0
+        self._starves = False
         self._closed = False
 
     # ----------------------------------------------------------------------------------------------------- producers
@@ -187,14 +190,19 @@ class SampleBuffer:
     def ask(self, producer: Producer, want: int, deadline_s: float) -> Grant:
         """Ask for up to `want` new chunks.
 
-        waits for:     budget for at least one, in turn, at most `deadline_s`
-        unblocked by:  set_version(), forget(), close(), chunks that expire
+        waits for:     budget for at least one, in turn, at most `deadline_s`; not while training starves
+        unblocked by:  set_version(), forget(), close(), take() that finds too little, chunks that expire
         """
         place = object()
         with self._changed:
             self._queue.append(place)
             self._changed.wait_for(
-                lambda: self._closed or self._is_outdated(producer) or (self._queue[0] is place and self._budget() > 0),
+                lambda: (
+                    self._closed
+                    or self._is_outdated(producer)
+                    or self._starves
+                    or (self._queue[0] is place and self._budget() > 0)
+                ),
                 deadline_s,
             )
             is_first = self._queue[0] is place
@@ -253,7 +261,7 @@ class SampleBuffer:
         return producer.epoch < self._worker_epochs.get(producer.worker, 0)
 
     def _answer(self, granted: int, *, accepted: bool = True, closed: bool = False) -> Grant:
-        return Grant(granted, accepted, self._version, self._epoch, closed or self._closed)
+        return Grant(granted, accepted, self._version, self._epoch, closed or self._closed, self._starves)
 
     def forget(self, worker: int, epoch: int) -> None:
         """An actor worker was replaced by generation `epoch`: its open chunks go back to the budget."""
@@ -313,7 +321,10 @@ class SampleBuffer:
     def wait_ready(self, deadline_s: float) -> bool:
         """Wait until a batch is there, at most `deadline_s`; it stays there until `take` or `set_version`."""
         with self._changed:
+            self._starves = not self._is_ready()
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
+            self._starves = not self._is_ready()
             return len(self._chunks) >= self.batch_chunks
 
     def set_version(self, version: int, epoch: int | None = None) -> None:
