@@ -101,7 +101,8 @@ class CustomAlgorithmConfig(AlgorithmConfig):
     """A user's own algorithm.
 
     Attributes:
-        target: Import path `module:callable`; called as callable(config, policy) → Algorithm.
+        target: Import path `module:callable`; called as callable(config, policy, layout, collective, seed) →
+            Algorithm; see srl_ray.algorithms.factory.make_algorithm.
         kwargs: Free settings for it.
     """
 

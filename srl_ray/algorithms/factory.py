@@ -30,7 +30,8 @@ def make_algorithm(
         case PPOConfig():
             return PPO(config, policy, layout, collective, seed)
         case CustomAlgorithmConfig():
-            algorithm: Algorithm = load_object(config.target, "algorithm.target")(config, policy)
+            make = load_object(config.target, "algorithm.target")
+            algorithm: Algorithm = make(config, policy, layout, collective, seed)
             return algorithm
         case _:
             raise ConfigError(f"algorithm: no algorithm belongs to {type(config).__name__}.")

@@ -13,9 +13,9 @@ class EnvConfig:
     Attributes:
         id: A gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, or `my_module:MyEnv-v0` to import the module that registers
             it), or `hide_and_seek`.
-        factory: Import path `module:callable` of the user's own environment, used in place of `id`. Called with `kwargs`; may
-            return a gymnasium environment, a gymnasium vector environment or an EnvBlock (then it is called with
-            `num_envs` too). From Python a callable may be given directly.
+        factory: Import path `module:callable` of the user's own environment, used in place of `id`. Called with
+            `kwargs`; may return a gymnasium environment, a gymnasium vector environment or an EnvBlock (then it is
+            called with `num_envs` too). From Python a callable may be given directly.
         kwargs: Keyword arguments for the environment.
         envs_per_block: Environments stepped together by one block.
         vectorization: `sync` steps gymnasium environments one after the other in this process, `native` uses the

@@ -171,7 +171,9 @@ class PolicyWorker:
         """Pending requests whose demands the newest weights meet, oldest first, up to max_batch_rows."""
         have = self._fresh.stamp if self._fresh is not None else self._stamp
         row_bytes = max(1, self._request_packer.row_bytes)
-        batch, later, rows = [], deque[_Waiting](), 0
+        batch: list[_Waiting] = []
+        later: deque[_Waiting] = deque()
+        rows = 0
         while self._pending:
             waiting = self._pending.popleft()
             size = len(waiting.packed) // row_bytes

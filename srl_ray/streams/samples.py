@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ MESSAGES_IN_FLIGHT = 2
 THREADS_PER_BLOCK = MESSAGES_IN_FLIGHT + 1
 """Threads that a trainer worker needs for each block that feeds it: its messages, and its question for grants."""
 _PUSH_DEADLINE_S = 2.0
+_NOTHING_DUE_S = 0.005
 
 
 @dataclass
@@ -89,6 +91,7 @@ class SampleSink:
         A message that found the buffer full is sent again; one that a dead trainer took with it is lost and counted.
         """
         if not self._pushes:
+            time.sleep(min(deadline_s, _NOTHING_DUE_S))
             return []
         refs = [push.ref for push in self._pushes]
         ready, _ = ray.wait(refs, num_returns=1, timeout=deadline_s, fetch_local=False)

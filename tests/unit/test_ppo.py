@@ -396,7 +396,7 @@ def test_all_ranks_refuse_what_one_of_them_finds_not_finite() -> None:
 
 def test_an_algorithm_by_import_path() -> None:
     config = CustomAlgorithmConfig(target="types:SimpleNamespace")
-    with pytest.raises(TypeError):  # it is called as callable(config, policy)
+    with pytest.raises(TypeError):  # it is called with five arguments
         make_algorithm(config, None, LAYOUT, Collective(), 0)  # type: ignore[arg-type]
     policy: Any = make_policy(ActorCriticConfig(), Recall.obs, TWO, 0)
     assert isinstance(make_algorithm(PPOConfig(), policy, LAYOUT, Collective(), 0), PPO)
