@@ -16,11 +16,12 @@ from srl_ray.actors.worker import ActorReport, ActorSettings, ActorWorker
 from srl_ray.config import ExperimentConfig
 from srl_ray.core.errors import ConfigError
 from srl_ray.core.types import BlockSpec, ChunkLayout
-from srl_ray.param_server.service import start_parameter_service
+from srl_ray.param_server.service import start_parameter_service, stop_parameter_service
 from srl_ray.param_server.store import NOTHING
 from srl_ray.placement.groups import Reservation
 from srl_ray.policy.worker import PolicyWorker, PolicyWorkerReport, PolicyWorkerSettings
-from srl_ray.runtime.worker_group import WorkerGroup, WorkerOptions, await_all
+from srl_ray.runtime.checkpoint import Checkpoint, require
+from srl_ray.runtime.worker_group import WorkerGroup, WorkerOptions, await_all, math_threads
 from srl_ray.streams.samples import THREADS_PER_BLOCK
 from srl_ray.trainer.worker import TrainerReport, TrainerSettings, TrainerWorker
 
@@ -74,21 +75,26 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------------------- start
 
-    def start(self, checkpoint: Path | None) -> BlockSpec:
+    def start(self, checkpoint: Checkpoint | None) -> BlockSpec:
         """Bring everybody to where `begin` can let them run; returns what the environments offer.
 
         All processes come up at the same time; the environments' spec is what the others wait for.
+
+        Raises:
+            CheckpointError: it was made with other spaces, or does not fit the network.
         """
         config, deadline_s = self.config, self.config.cluster.start_timeout_s
         self._start_service()
         for index in range(config.actors.count):
             self.actors.start(index, self._actor_settings(index))
         for rank in range(config.trainers.count):
-            self.trainers.start(rank, self._trainer_settings(rank, checkpoint))
+            self.trainers.start(rank, self._trainer_settings(rank, checkpoint.path if checkpoint else None))
         for index in range(config.policy_workers.count):
             self.policy_workers.start(index, self._policy_settings(index))
         specs = self.actors.setup({i: () for i in self.actors.handles}, deadline_s=deadline_s)
         self.spec: BlockSpec = specs[0]
+        if checkpoint is not None:
+            require(checkpoint.path, {"spaces": checkpoint.facts.get("spaces")}, {"spaces": spaces_of(self.spec)})
         self._check_lanes()
         self._set_up_trainers()
         self.policy_workers.setup({i: (self.spec,) for i in self.policy_workers.handles}, deadline_s=deadline_s)
@@ -153,7 +159,8 @@ class Crew:
         if config.run.deterministic and lanes != config.trainers.batch_chunks:
             raise ConfigError(
                 "run.deterministic=true needs one chunk of every lane in a batch: trainers.batch_chunks must be "
-                f"{lanes} (actors.count × actors.ring_size × env.envs_per_block × agents), got {config.trainers.batch_chunks}."
+                f"{lanes} (actors.count × actors.ring_size × env.envs_per_block × agents), got "
+                f"{config.trainers.batch_chunks}."
             )
         if allowed is not None and lanes > allowed:
             _LOG.warning(
@@ -167,7 +174,7 @@ class Crew:
     # ------------------------------------------------------------------------------------------------------ settings
 
     def _threads(self, role: str) -> int:
-        return max(1, int(self.reservation.plan.share(role)))
+        return math_threads(self.reservation.plan.share(role))
 
     def _actor_settings(self, index: int) -> ActorSettings:
         config = self.config
@@ -216,6 +223,7 @@ class Crew:
             checkpoint=str(checkpoint.absolute()) if checkpoint else "",
             buffer_bytes=config.trainers.buffer_bytes or self._default_buffer_bytes(),
             deterministic=config.run.deterministic,
+            num_blocks=config.actors.count * config.actors.ring_size,
             num_threads=self._threads("trainer"),
             use_gpu=config.trainers.gpus > 0,
         )
@@ -356,10 +364,23 @@ class Crew:
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=deadline_s)
 
-    def end(self) -> None:
-        """End every process of the run at once; harmless after `stop`."""
+    def end(self, *, flush_s: float = 0.0) -> None:
+        """End every process of the run at once; harmless after `stop`.
+
+        Args:
+            flush_s: How long the parameter service may take to write its last versions; 0: they are in the checkpoint.
+        """
         for group in (self.actors, self.policy_workers, self.trainers):
             group.kill_all()
         if self._service is not None:
-            ray.kill(self._service)
-            self._service = None
+            service, self._service = self._service, None
+            if flush_s:
+                stop_parameter_service(service, deadline_s=flush_s)
+            else:
+                ray.kill(service)
+
+
+def spaces_of(spec: BlockSpec) -> dict[str, Any]:
+    """Observations and actions as a checkpoint notes them: field → [shape, dtype], and the actions in words."""
+    obs = {name: [list(field.shape), str(field.dtype)] for name, field in spec.group.obs.items()}
+    return {"obs": obs, "action": repr(spec.group.action)}

@@ -12,6 +12,7 @@ import logging
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,11 +24,11 @@ import ray
 import srl_ray
 from srl_ray.config import ExperimentConfig, to_mapping, to_yaml
 from srl_ray.core.errors import EnvironmentFault, SrlError
-from srl_ray.crew import Crew
+from srl_ray.crew import Crew, spaces_of
 from srl_ray.placement.groups import cluster_nodes, plan_when_possible, reserve
-from srl_ray.placement.plan import PlacementPlan, RoleRequest, make_plan
+from srl_ray.placement.plan import RoleRequest, make_plan
 from srl_ray.runtime.checkpoint import Checkpoint
-from srl_ray.runtime.cluster import connect
+from srl_ray.runtime.cluster import connect, expected_local_nodes
 from srl_ray.runtime.failure_policy import FailurePolicy, Raise
 from srl_ray.runtime.logging import setup_logging
 from srl_ray.runtime.metrics import MetricsWriter
@@ -38,6 +39,8 @@ from srl_ray.runtime.tally import Tally
 _LOG = logging.getLogger("srl_ray")
 _POLL_S = 0.5
 _STALL_S = 60.0
+_FLUSH_S = 30.0
+_FLUSH_AFTER_SIGNAL_S = 2.0
 
 
 @dataclass
@@ -74,7 +77,7 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
         SrlError: something failed for good; its text says what and what to do. Nothing of the run is left running.
     """
     directory, checkpoint = open_run_directory(config.run, experiment=config.name)
-    run_id = f"srl_ray-{directory.path.name}-{int(time.time())}"
+    run_id = f"srl_ray-{directory.path.name}-{uuid.uuid4().hex[:8]}"
     setup_logging("driver", file=directory.logs / "driver.log")
     directory.write_config(to_yaml(config))
     _LOG.info("run directory %s", directory.path)
@@ -87,10 +90,12 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
         _LOG.info("placement:\n%s", plan.explain())
         with reserve(plan, timeout_s=config.cluster.placement_timeout_s) as reservation:
             crew = Crew(config, reservation, run_id, directory.path)
+            flush_s = 0.0
             try:
                 result = _Supervision(config, crew, directory, checkpoint, signal).run()
+                flush_s = _FLUSH_AFTER_SIGNAL_S if signal.is_set else _FLUSH_S
             finally:
-                crew.end()
+                crew.end(flush_s=flush_s)
     if result.exit_status == 0:
         result.outputs |= make_pictures(config, result)
     _say_goodbye(result)
@@ -98,9 +103,13 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
 
 
 def plan_only(config: ExperimentConfig) -> str:
-    """The placement table for the cluster the run would use; starts no worker."""
+    """The placement table for the cluster that the run would use; starts nothing."""
+    nodes = expected_local_nodes(config.cluster)
+    if nodes is not None:
+        plan = make_plan(role_requests(config), nodes, config.placement)
+        return f"a local Ray with {nodes[0].cpus:g} CPU and {nodes[0].gpus:g} GPU (not started)\n{plan.explain()}"
     with connect(config.cluster) as cluster:
-        plan: PlacementPlan = make_plan(role_requests(config), cluster_nodes(), config.placement)
+        plan = make_plan(role_requests(config), cluster_nodes(), config.placement)
         return f"{cluster}\n{plan.explain()}"
 
 
@@ -154,14 +163,11 @@ class _Supervision:
     def run(self) -> RunResult:
         """Start everybody, supervise, stop everybody."""
         crew = self.crew
-        spec = crew.start(self.resumed.path if self.resumed else None)
+        spec = crew.start(self.resumed)
         group = spec.group
         team_of = {agent: group.team_of(slot) for slot, agent in enumerate(group.agent_ids)}
         self.tally = Tally(team_of=team_of, now=time.monotonic)
-        self.spaces = {
-            "obs": {name: [list(field.shape), str(field.dtype)] for name, field in group.obs.items()},
-            "action": repr(group.action),
-        }
+        self.spaces = spaces_of(spec)
         if self.resumed is not None:
             self.tally.rewind(self.resumed.facts)
             _LOG.info("resumed from %s at %d env steps", self.resumed.path, self.tally.counts["env_steps"])
@@ -176,7 +182,8 @@ class _Supervision:
                 if status:
                     self._save()  # first of all: a stopped job is killed soon after
                 crew.stop()
-                self._poll(deadline_s=2.0)
+                for _ in range(2):  # the first answers may be to questions from before the end
+                    self._poll(deadline_s=2.0)
                 if not status:
                     self._save()
                 self._log_interval()
@@ -254,10 +261,10 @@ class _Supervision:
         for report in reports.actors:
             episodes += self.tally.add_actor(report)
             self._check_step_time(report)
-        for report in reports.trainers:
-            self.tally.add_trainer(report)
-        for report in reports.policy_workers:
-            self.tally.add_policy_worker(report)
+        for trainer in reports.trainers:
+            self.tally.add_trainer(trainer)
+        for policy_worker in reports.policy_workers:
+            self.tally.add_policy_worker(policy_worker)
         self.tally.restarts = dict(self.policy.restarts_total)
         if episodes:
             self.metrics.write_episodes(episodes, env_steps=self.tally.counts["env_steps"])

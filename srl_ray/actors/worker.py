@@ -238,7 +238,9 @@ class ActorWorker:
                     self._advance(slot)
                 if all(slot.phase == "grant" for slot in self._ring):
                     self._collect_grants(deadline_s=0.2)
-            return self.report(self._episode_number)
+                    if self.settings.deterministic:
+                        self._stop.wait(_ASK_S)  # other workers complete the batch
+            return self.report(-1)
         finally:
             for block in self._blocks:
                 block.close()
@@ -320,7 +322,9 @@ class ActorWorker:
         then these go on and the others step unrecorded.
         """
         assert self._samples is not None
-        if self._samples.has_answers_due(slot.index):
+        if self.settings.deterministic:
+            self._settle(slot)
+        elif self._samples.has_answers_due(slot.index):
             self._collect_grants(deadline_s=0.0)
         lanes = slot.lanes
         waiting = lanes.ungranted()
@@ -330,9 +334,32 @@ class ActorWorker:
             lanes.grant(waiting, slot.credit_epoch)
             if self._ask_again(slot, waiting):
                 return
-        self._push(slot)
+        if not self.settings.deterministic:
+            self._push(slot)
         is_free = lanes.is_recording and (slot.starving or not len(lanes.ungranted()))
         slot.phase = "go" if is_free else "grant"
+
+    def _settle(self, slot: _Slot) -> None:
+        """Deterministic mode: deliver at once, then wait until every lane has its grant or training waits for others.
+
+        Which lane records which step then does not depend on how fast anybody is.
+        """
+        assert self._samples is not None
+        if slot.outbox:
+            self._report.chunks += sum(len(chunks.lanes) for chunks in slot.outbox)
+            self._samples.push(slot.index, join_chunks(slot.outbox), 0)
+            slot.outbox = []
+            self._await_answers(slot)
+        while (want := len(slot.lanes.ungranted()) - slot.credits) > 0 and not self._stop.is_set():
+            self._samples.ask(slot.index, want)
+            self._await_answers(slot)
+            if slot.starving:
+                break
+
+    def _await_answers(self, slot: _Slot) -> None:
+        assert self._samples is not None
+        while self._samples.has_answers_due(slot.index) and not self._stop.is_set():
+            self._collect_grants(deadline_s=0.2)
 
     def _ask_again(self, slot: _Slot, lanes: np.ndarray) -> bool:
         """Install the weights that came with the grants; rows answered by older ones are asked again."""

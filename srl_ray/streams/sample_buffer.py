@@ -147,6 +147,8 @@ class SampleBuffer:
         capacity_chunks: Pushes wait while the buffer holds this many; None: unbounded (the gate bounds it).
         capacity_bytes: The same in bytes.
         sort: Hand out the oldest B chunks in an order independent of arrival (deterministic mode).
+        producers: Give each of so many producers an equal share of every batch, so that who is granted how much does
+            not depend on who asks first (deterministic mode); None: first come, first served.
     """
 
     batch_chunks: int
@@ -155,12 +157,14 @@ class SampleBuffer:
     capacity_chunks: int | None = None
     capacity_bytes: int | None = None
     sort: bool = False
+    producers: int | None = None
     metrics: SampleBufferMetrics = field(default_factory=SampleBufferMetrics)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._chunks: deque[Chunk] = deque()
         self._open: dict[Producer, int] = {}
+        self._begun: dict[tuple[int, int], int] = {}
         self._queue: deque[object] = deque()
         self._worker_epochs: dict[int, int] = {}
         self._version = 0
@@ -201,11 +205,11 @@ class SampleBuffer:
                     self._closed
                     or self._is_outdated(producer)
                     or self._starves
-                    or (self._queue[0] is place and self._budget() > 0)
+                    or ((self.producers or self._queue[0] is place) and self._budget(producer) > 0)
                 ),
                 deadline_s,
             )
-            is_first = self._queue[0] is place
+            is_first = self.producers is not None or self._queue[0] is place
             self._queue.remove(place)
             self._changed.notify_all()
             if self._closed or self._is_outdated(producer):
@@ -213,18 +217,29 @@ class SampleBuffer:
             return self._answer(self._begin(producer, want) if is_first else 0)
 
     def _begin(self, producer: Producer, want: int) -> int:
-        granted = max(0, min(want, self._budget()))
-        self._granted += granted
+        granted = max(0, min(want, self._budget(producer)))
+        self._count(producer, granted)
         self._open[producer] = self._open.get(producer, 0) + granted
         self.metrics.open += granted
         return granted
 
-    def _budget(self) -> int:
-        """Chunks that may be begun now."""
+    def _budget(self, producer: Producer) -> int:
+        """Chunks that this producer may begin now."""
         if self.max_staleness is None:
             return sys.maxsize
         lead = (self.max_staleness + 1) // self.reuse - 1
-        return (self._finished_batches + 1 + lead) * self.batch_chunks - self._granted
+        batches = self._finished_batches + 1 + lead
+        budget = batches * self.batch_chunks - self._granted
+        if self.producers is None:
+            return budget
+        begun = self._begun.get((producer.worker, producer.slot), 0)
+        return min(budget, batches * (self.batch_chunks // self.producers) - begun)
+
+    def _count(self, producer: Producer, chunks: int) -> None:
+        """Chunks that were begun (or, below 0, that go back to the budget)."""
+        self._granted += chunks
+        place = producer.worker, producer.slot
+        self._begun[place] = self._begun.get(place, 0) + chunks
 
     def _accept(self, producer: Producer, message: ChunkMessage, deadline_s: float) -> bool:
         columns = np.flatnonzero(message.trainer_epoch == self._epoch)
@@ -242,6 +257,7 @@ class SampleBuffer:
         self.metrics.accepted += len(columns)
         self.metrics.waiting += len(columns)
         self.metrics.waiting_bytes += len(columns) * (size // message.num_chunks)
+        self._starves = self._starves and not self._is_ready()
         self._changed.notify_all()
         return True
 
@@ -255,7 +271,7 @@ class SampleBuffer:
         delivered = min(count, self._open.get(producer, 0))
         self._open[producer] = self._open.get(producer, 0) - delivered
         self.metrics.open -= delivered
-        self._granted += count - delivered  # chunks begun without a grant still count against the budget
+        self._count(producer, count - delivered)  # chunks begun without a grant still count against the budget
 
     def _is_outdated(self, producer: Producer) -> bool:
         return producer.epoch < self._worker_epochs.get(producer.worker, 0)
@@ -269,7 +285,7 @@ class SampleBuffer:
             self._worker_epochs[worker] = epoch
             for producer in [p for p in self._open if p.worker == worker and p.epoch < epoch]:
                 count = self._open.pop(producer)
-                self._granted -= count
+                self._count(producer, -count)
                 self.metrics.open -= count
             self._changed.notify_all()
 
@@ -307,7 +323,8 @@ class SampleBuffer:
             self._chunks = deque(c for c in self._chunks if id(c) not in dropped)
             self._remove(expired)
             self.metrics.expired += len(expired)
-            self._granted -= len(expired)
+            for chunk in expired:
+                self._count(chunk.producer, -1)
             self._changed.notify_all()
 
     @staticmethod
@@ -338,6 +355,7 @@ class SampleBuffer:
                 self._finished_batches, self._granted = 0, 0
                 self.metrics.open -= sum(self._open.values())
                 self._open.clear()
+                self._begun.clear()
             elif version > self._version and version % self.reuse == 0:
                 self._finished_batches += 1
             self._version = version

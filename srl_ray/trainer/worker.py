@@ -43,6 +43,7 @@ class TrainerSettings:
         checkpoint: Checkpoint folder to start from; empty: fresh weights.
         buffer_bytes: Capacity of the sample buffer.
         deterministic: See `run.deterministic`.
+        num_blocks: Blocks of environments that feed the trainer workers.
         num_threads: Math threads.
         use_gpu: Train on the GPU that Ray assigned.
     """
@@ -60,6 +61,7 @@ class TrainerSettings:
     checkpoint: str = ""
     buffer_bytes: int | None = None
     deterministic: bool = False
+    num_blocks: int = 1
     num_threads: int = 1
     use_gpu: bool = False
 
@@ -116,6 +118,7 @@ class TrainerWorker:
             capacity_chunks=None if config.buffer_chunks is None else max(1, config.buffer_chunks // world),
             capacity_bytes=settings.buffer_bytes,
             sort=settings.deterministic,
+            producers=settings.num_blocks if settings.deterministic else None,
         )
         self._device = torch.device("cpu")
         self._algorithm: Algorithm | None = None
@@ -258,7 +261,7 @@ class TrainerWorker:
                     break
                 if chunks:
                     self._train(chunks)
-            return self.report(self.version)
+            return self.report(-1)
         finally:
             self._buffer.close()
             process_group.leave()

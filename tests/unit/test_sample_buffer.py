@@ -188,3 +188,22 @@ def test_staleness_holds_in_a_simulated_run(max_staleness: int) -> None:
     assert worst <= max_staleness
     assert buffer.metrics.expired <= (0.1 * buffer.metrics.accepted if max_staleness else 0)
     assert is_balanced(buffer)
+
+
+def test_equal_shares_do_not_depend_on_who_asks_first() -> None:
+    buffer = SampleBuffer(batch_chunks=4, max_staleness=0, sort=True, producers=2)
+    assert buffer.ask(Producer(0, 0), 2, 0).granted == 2
+    assert buffer.ask(Producer(0, 0), 2, 0).granted == 0, "the other one's share"
+    assert buffer.ask(Producer(1, 0), 3, 0).granted == 2
+    buffer.forget(0, epoch=1)
+    assert buffer.ask(Producer(0, 0, epoch=1), 3, 0).granted == 2
+    buffer.set_version(1)
+    assert buffer.ask(Producer(1, 0), 3, 0).granted == 2
+
+
+def test_a_push_that_completes_a_batch_ends_the_starving() -> None:
+    buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
+    assert buffer.ask(Producer(0, 0), 2, 0).granted == 2
+    assert buffer.take(0) is None
+    assert buffer.push(Producer(0, 0), message(1), 0, 0).starving
+    assert not buffer.push(Producer(0, 0), message(1), 0, 0).starving
