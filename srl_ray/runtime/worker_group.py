@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,16 +75,14 @@ def start_worker(
     }
     if options.name:
         actor_options |= {"name": options.name, "namespace": options.namespace}
-    groups: dict[str, int] = {}
-    actor_class = worker_class
+    make_remote: Any = ray.remote
     if is_asyncio(worker_class):
         actor_options["max_concurrency"] = options.max_concurrency
+        remote = make_remote(make_shell(worker_class, {}))
     else:
         members = {CONTROL: (options.control_threads, (*CONTROL_METHODS, *options.control_methods)), **options.groups}
-        actor_class = with_concurrency_groups(worker_class, {group: methods for group, (_, methods) in members.items()})
-        groups = {group: threads for group, (threads, _) in members.items()}
-    make_remote: Any = ray.remote
-    remote = make_remote(concurrency_groups=groups)(actor_class) if groups else make_remote(actor_class)
+        shell = make_shell(worker_class, {group: methods for group, (_, methods) in members.items()})
+        remote = make_remote(concurrency_groups={group: threads for group, (threads, _) in members.items()})(shell)
     return remote.options(**actor_options).remote(*args, **kwargs)
 
 
@@ -97,10 +96,16 @@ def worker_env(
         user: The driver's environment.
     """
     user = os.environ if user is None else user
-    env = {name: user.get(name) or user.get("OMP_NUM_THREADS") or str(max(1, int(cpus))) for name in _THREAD_VARIABLES}
+    env = {name: user.get(name) or str(math_threads(cpus, user)) for name in _THREAD_VARIABLES}
     if gpus <= 0:
         env["CUDA_VISIBLE_DEVICES"] = ""
     return {**env, **(extra or {})}
+
+
+def math_threads(cpus: float, user: Mapping[str, str] | None = None) -> int:
+    """Math threads of a worker with this CPU share: what the user's OMP_NUM_THREADS says, else one per whole CPU."""
+    said = (os.environ if user is None else user).get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(said) if said.isdigit() and int(said) else max(1, int(cpus))
 
 
 def is_asyncio(worker_class: type) -> bool:
@@ -111,24 +116,54 @@ def is_asyncio(worker_class: type) -> bool:
     )
 
 
-def with_concurrency_groups(worker_class: type, groups: Mapping[str, Iterable[str]]) -> type:
-    """A subclass of the same name whose methods belong to Ray concurrency groups. Missing methods are left out."""
-    members: dict[str, Any] = {"__module__": worker_class.__module__, "__doc__": worker_class.__doc__}
-    for group, methods in groups.items():
-        for method in methods:
-            function = getattr(worker_class, method, None)
-            if function is not None:
-                members[method] = ray.method(concurrency_group=group)(_forwarder(method, function))
-    return type(worker_class.__name__, (worker_class,), members)
+def make_shell(worker_class: type, groups: Mapping[str, Iterable[str]]) -> type:
+    """A class of the same name and methods that makes the worker where Ray constructs it.
+
+    Whoever is handed an actor's handle loads the actor's class. A shell names the worker's class and holds no reference
+    to it, so that an actor worker with the handle of a trainer worker does not import torch.
+
+    Args:
+        groups: Concurrency group → its methods. Missing methods are left out.
+    """
+    group_of = {method: group for group, methods in groups.items() for method in methods}
+    make = _maker(worker_class)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.worker = make()(*args, **kwargs)
+
+    __init__.__signature__ = inspect.signature(worker_class.__init__)  # type: ignore[attr-defined, misc]
+    members: dict[str, Any] = {
+        "__module__": worker_class.__module__,
+        "__doc__": worker_class.__doc__,
+        "__init__": __init__,
+        "__repr__": lambda self: repr(self.worker),
+    }
+    for name, function in inspect.getmembers(worker_class, inspect.isfunction):
+        if not name.startswith("_"):
+            forward = _forwarder(name, function)
+            members[name] = ray.method(concurrency_group=group_of[name])(forward) if name in group_of else forward
+    return type(worker_class.__name__, (), members)
 
 
-def _forwarder(method: str, function: Any) -> Any:
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
+def _maker(worker_class: type) -> Callable[[], type]:
+    """Looks the project's own classes up by name; classes of notebooks and tests travel by value."""
+    module, name = worker_class.__module__, worker_class.__qualname__
+    if module.partition(".")[0] != __name__.partition(".")[0]:
+        return lambda: worker_class
+    return lambda: getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
-    forward.__name__ = method
+
+def _forwarder(name: str, function: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.worker, name)(*args, **kwargs)
+
+    async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.worker, name)(*args, **kwargs)
+
+    forward: Any = call_async if inspect.iscoroutinefunction(function) else call
+    forward.__name__ = name
     forward.__doc__ = function.__doc__
-    forward.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    forward.__signature__ = inspect.signature(function)
     return forward
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
+import ray
 
 from srl_ray.core.errors import ConfigError, StreamError
 from srl_ray.placement.config import ClusterConfig
 from srl_ray.runtime import cluster
 from srl_ray.runtime.cluster import connect, default_object_store_bytes, expected_local_nodes, usable_cpus
-from srl_ray.runtime.worker_group import is_asyncio, with_concurrency_groups, worker_env
+from srl_ray.runtime.worker_group import is_asyncio, make_shell, worker_env
 
 pytestmark = pytest.mark.unit
 
@@ -158,14 +161,24 @@ class Async:
     async def act(self) -> None: ...
 
 
-def test_concurrency_groups_keep_the_class_as_it_was():
-    grouped = with_concurrency_groups(Child, {"control": ("stop", "status")})
-    assert grouped.__name__ == "Child"
-    assert grouped().stop(hard=True) is False
-    assert type("Sub", (grouped,), {})().stop() is True
-    assert grouped().run() == "ran"
+def test_a_shell_forwards_to_a_worker_made_where_the_shell_is_constructed():
+    shell = make_shell(Child, {"control": ("stop", "status")})
+    assert shell.__name__ == "Child"
+    assert shell.stop.__ray_concurrency_group__ == "control"
     assert not hasattr(Child.stop, "__ray_concurrency_group__")
-    assert grouped.stop.__ray_concurrency_group__ == "control"
+    made = shell()
+    assert made.stop(hard=True) is False
+    assert made.run() == "ran"
+    assert isinstance(made.worker, Child)
+    assert is_asyncio(make_shell(Async, {}))
+
+
+def test_loading_the_shell_of_a_trainer_worker_imports_no_torch():
+    from srl_ray.trainer.worker import TrainerWorker
+
+    packed = ray.cloudpickle.dumps(make_shell(TrainerWorker, {"control": ("stop",)}))
+    code = "import sys, pickle; pickle.load(sys.stdin.buffer); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], input=packed, check=True, timeout=60)
 
 
 def test_asyncio_classes_are_recognised():
