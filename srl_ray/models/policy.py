@@ -59,8 +59,9 @@ class Policy(Protocol):
     Sample batch given to `evaluate` and `update_statistics` (torch tensors; T' = sample_steps rows that are trained):
         obs.<field> [T', B, ...] (prefix "obs." on every observation field) · action [T', B, k] · on_reset bool [T', B]
         · state [K, B, S] recurrent state before row i * bptt_steps of segment i (K = T' / bptt_steps) · mask bool
-        [T', B], 1 on rows that count. With burn-in: also burn_in.obs.<field>, burn_in.on_reset [U, B, ...] and
-        burn_in.state [B, S]; the state before the first trained row is then recomputed without gradient.
+        [T', B], 1 on rows that count. With burn-in: also burn_in.obs.<field>, burn_in.on_reset [U, B, ...],
+        burn_in.valid bool [U, B] and burn_in.state [B, S]; the state before the first trained row is then recomputed
+        without gradient, but for chunks that begin without such rows (not valid), whose own state counts.
     Algorithms also pass a shuffled choice: segments as if they were chunks (K = 1; a segment always has T' / K rows),
     single rows if S = 0 (T' = 1), or none at all (B = 0).
     """

@@ -144,14 +144,15 @@ class TowerPolicy(nn.Module):
 
     @torch.no_grad()
     def _burn_in(self, batch: Tensors) -> Tensor:
-        """State [B, S] before the first trained row, recomputed under the current weights."""
+        """State [B, S] before the first trained row, recomputed under the current weights where rows precede it."""
         inputs = self.prepare(self._flat_obs(batch, BURN_IN_PREFIX + OBS_PREFIX))
         states = self._split_state(batch[BURN_IN_PREFIX + "state"])
         on_reset = batch[BURN_IN_PREFIX + "on_reset"]
-        return torch.cat(
+        recomputed = torch.cat(
             [tower.last_state(inputs, state, on_reset) for tower, state in zip(self._towers(), states, strict=False)],
             -1,
         )
+        return torch.where(batch[BURN_IN_PREFIX + "valid"].all(0).unsqueeze(-1), recomputed, batch["state"][0])
 
     def _towers(self) -> list[Tower]:
         return [self.actor] if self.critic is None else [self.actor, self.critic]

@@ -95,7 +95,7 @@ def trained_rows(batch: Tensors, layout: ChunkLayout, *, is_recurrent: bool) -> 
     if layout.burn_in:
         if is_recurrent:
             unit = "chunk"
-            burn_in = {BURN_IN_PREFIX + name: batch[name][:start] for name in [*names, "on_reset"]}
+            burn_in = {BURN_IN_PREFIX + name: batch[name][:start] for name in [*names, "on_reset", "valid"]}
             burn_in[BURN_IN_PREFIX + "state"] = state[0]
         state = state[1:]
     return TrainedRows(fields=fields, state=state, burn_in=burn_in, unit=unit, bptt_steps=layout.bptt_steps)
