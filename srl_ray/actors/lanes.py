@@ -96,6 +96,7 @@ class LaneTable:
         self._cursor = np.full(lanes, layout.burn_in, np.int64)
         self._acting_row = np.full(lanes, NEVER, np.int64)
         self._granted = np.zeros(lanes, np.bool_)
+        self._released = np.zeros(lanes, np.bool_)
         self._trainer_epoch = np.full(lanes, -1, np.int64)
         self._answered = np.full((lanes, 2), -1, np.int64)  # (epoch, version) of the newest answer
         self._grant_number = np.zeros(lanes, np.int64)
@@ -248,12 +249,12 @@ class LaneTable:
     def ship(self) -> Chunks | None:
         """Chunks of all lanes whose last row has its value; the lanes go on with the carried rows.
 
-        Call after `answer`. A lane that has been absent for longer than a chunk since its last episode ended ships
-        what it has, padded with rows of valid = 0, so that nothing waits for it while versions move on.
+        Call after `answer`. A lane whose agent is absent since its last episode ended does not keep its open chunk
+        back: it ships what it has, padded with rows of valid = 0, or, if that is not worth a chunk, gives its grant
+        back.
         """
         full = self._cursor >= self.layout.rows
-        stale = (self._idle_steps >= self.layout.sample_steps) & (self._acting_row < 0)
-        stale &= (self._cursor > self.layout.carried) & ~full
+        stale = self._give_up_idle(full) if self._idle_steps.any() else np.zeros_like(full)
         if not full.any() and not stale.any():
             return None
         lanes = np.flatnonzero(full | stale)
@@ -267,6 +268,24 @@ class LaneTable:
         self._restart(np.flatnonzero(stale))
         self._granted[lanes] = False
         return Chunks(arrays, lanes, *_trained(arrays, self.layout), self._trainer_epoch[lanes])
+
+    def _give_up_idle(self, full: np.ndarray) -> np.ndarray:
+        """Lanes that must not wait for their agent to come back; those with too few rows give their grant back."""
+        idle = (self._idle_steps >= _IDLE_STEPS) & (self._acting_row < 0) & self._granted & ~full
+        worth = idle & (self._cursor >= self.layout.burn_in + max(2, self.layout.sample_steps // 4))
+        empty = np.flatnonzero(idle & ~worth)
+        if len(empty):
+            self.unrecorded_rows += int(self._buffer["valid"][self.layout.burn_in :, empty].sum())
+            self._restart(empty)
+            self._granted[empty] = False
+            self._released[empty] = True
+        return worth
+
+    def take_released(self, trainer_epoch: int) -> int:
+        """Grants of this trainer epoch that lanes gave back since the last call."""
+        count = int(np.count_nonzero(self._released & (self._trainer_epoch == trainer_epoch)))
+        self._released[:] = False
+        return count
 
     def _carry(self, lanes: np.ndarray) -> None:
         """Move the last rows to the front; the rows after the cursor become blank again."""
@@ -318,6 +337,8 @@ class LaneTable:
         self._grant_number[lanes] = self._grants
 
 
+_IDLE_STEPS = 2
+"""Block steps without an observation after which an ended lane counts as absent; a NEXT_STEP reset takes one."""
 _NO_LANES = np.zeros(0, np.int64)
 _BLANK = {"policy_version": NEVER}
 

@@ -77,7 +77,8 @@ class ActorReport:
 
     Attributes:
         unrecorded_rows: Rows of lanes that had no grant.
-        seconds: Stage → seconds of the worker's thread: env, inference, rows, push, wait (for grants), weights.
+        seconds: Stage → seconds of the worker's thread: env (and env/<stage> where the block tells), inference, rows,
+            push, wait (for grants), weights.
         step_started_s: Wall-clock time at which the environment call under way began; 0: none.
         progress: Changes whenever the worker gets on; for stall detection.
     """
@@ -112,6 +113,7 @@ class _Slot:
         outbox: Completed chunks that are not pushed yet.
         outbox_since: When the first of them was completed.
         version: Policy version behind the last answer.
+        num_stepping: Environments that the next block step advances; one that ended and is not present is only reset.
     """
 
     index: int
@@ -127,6 +129,7 @@ class _Slot:
     outbox: list[Chunks] = field(default_factory=list)
     outbox_since: float = 0.0
     version: int = -1
+    num_stepping: int = 0
 
 
 class ActorWorker:
@@ -216,6 +219,9 @@ class ActorWorker:
                 self._episodes.popleft()
             report = ActorReport(**{**vars(self._report), "episodes": list(self._episodes)})
         report.seconds = dict(self._seconds)
+        for block in self._blocks:  # a block may say where its own time goes
+            for stage, seconds in getattr(block, "stage_seconds", {}).items():
+                report.seconds[f"env/{stage}"] = report.seconds.get(f"env/{stage}", 0.0) + seconds
         if self._samples is not None:
             report.lost_chunks = self._samples.lost_chunks
         report.unrecorded_rows = sum(slot.lanes.unrecorded_rows for slot in self._ring)
@@ -268,8 +274,10 @@ class ActorWorker:
         begin = perf_counter()
         request = slot.lanes.observe(step)
         report, spec = self._report, slot.block.spec
-        report.env_steps += spec.num_envs
-        report.frames += spec.num_envs * spec.frame_skip
+        report.env_steps += slot.num_stepping
+        report.frames += slot.num_stepping * spec.frame_skip
+        ended = (step.terminated | step.truncated).any(axis=1)
+        slot.num_stepping = spec.num_envs - int(np.count_nonzero(ended & ~step.present.any(axis=1)))
         report.agent_steps += len(request.lanes) - int(request.value_only.sum())
         if step.episodes:
             self._record(slot, step.episodes)
@@ -308,6 +316,7 @@ class ActorWorker:
         slot.lanes.answer(slot.request, reply)
         slot.version = reply.version
         chunks = slot.lanes.ship()
+        slot.credits += slot.lanes.take_released(slot.credit_epoch)
         if chunks is not None:
             slot.outbox_since = slot.outbox_since if slot.outbox else taken
             slot.outbox.append(chunks)
@@ -419,12 +428,12 @@ def join_chunks(outbox: Sequence[Chunks]) -> ChunkMessage:
         arrays = first.arrays
     else:
         arrays = {name: np.concatenate([c.arrays[name] for c in outbox], axis=1) for name in first.arrays}
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(chunks, name) for chunks in outbox])
+
     return ChunkMessage(
-        arrays,
-        *(
-            np.concatenate([getattr(chunks, name) for chunks in outbox])
-            for name in ("lanes", "oldest_version", "trained_rows", "trainer_epoch")
-        ),
+        arrays, joined("lanes"), joined("oldest_version"), joined("trained_rows"), joined("trainer_epoch")
     )
 
 

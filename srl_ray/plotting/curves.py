@@ -18,7 +18,20 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from srl_ray.plotting.records import Records, read_records
 
-COLORS = ("#2684c4", "#d63e34", "#3a9a5b", "#8a63b8", "#d98a1f", "#4b5563", "#1fa3a3", "#b8467f")
+COLORS = (
+    "#2684c4",
+    "#d63e34",
+    "#3a9a5b",
+    "#8a63b8",
+    "#d98a1f",
+    "#4b5563",
+    "#1fa3a3",
+    "#b8467f",
+    "#8a8f2a",
+    "#7fb6e6",
+    "#e89a94",
+    "#86c99c",
+)
 TEAM_COLORS = {"hider": "#2684c4", "hiders": "#2684c4", "seeker": "#d63e34", "seekers": "#d63e34"}
 INK, SOFT_INK, PAPER = "#2d3034", "#787a7c", "#fffefb"
 COLUMNS = 3

@@ -203,18 +203,34 @@ def test_absent_agents_write_nothing_and_their_reward_joins_the_last_acting_row(
     assert rows_of(driver.chunks[0], "obs.obs") == [1, 2, 3]
 
 
-def test_idle_lane_ships_what_it_has_with_padding() -> None:
+def test_an_absent_agents_lane_ships_what_it_has_with_padding() -> None:
     driver = Driver(ChunkLayout(0, 4, 1, 2), num_agents=2)
     nan = np.nan
     driver.step([1, 1], reset=1)
     driver.step([2, 5], reset=[0, 1], reward=1, term=[0, 1], final={1: 9})
     driver.step([3, nan], term=[0, 1], reward=1, final={1: 8})
-    for value in (4, 5, 6, 7):
-        driver.step([value, nan])
+    driver.grants = False
+    driver.step([4, nan])
     (padded,) = [chunk for chunk in driver.chunks if chunk.lanes.tolist() == [1]]
     assert rows_of(padded, "obs.obs")[:4] == [1, 9, 5, 8]
     assert rows_of(padded, "valid") == [1, 1, 1, 1, 0]
     assert padded.trained_rows.tolist() == [2]
+    assert driver.lanes.take_released(3) == 0
+
+
+def test_an_absent_agents_lane_with_hardly_a_row_gives_its_grant_back() -> None:
+    driver = Driver(ChunkLayout(0, 40, 1, 2), num_agents=2)
+    nan = np.nan
+    driver.step([1, 1], reset=1)
+    driver.step([2, nan], reward=1, term=[0, 1], final={1: 9})
+    driver.grants = False
+    driver.step([3, nan])
+    assert driver.lanes.take_released(3) == 1
+    assert driver.lanes.take_released(3) == 0
+    assert driver.lanes.unrecorded_rows == 2
+    driver.step([4, 7], reset=[0, 1])
+    assert driver.lanes.ungranted().tolist() == [1]
+    assert not driver.chunks
 
 
 def test_oldest_version_ignores_final_and_bootstrap_rows() -> None:
@@ -280,7 +296,8 @@ def test_asking_again_repeats_the_question_before_it_is_acted_on() -> None:
 
 
 def test_random_play_equals_a_slow_reference() -> None:
-    """Every row any lane ever writes appears in its chunks in order, whatever ends, appears or vanishes when."""
+    """Every row any lane ever writes appears in its chunks once and in order, whatever ends, appears or vanishes when,
+    except for the few of absent agents that were given up and counted."""
     rng = np.random.default_rng(3)
     layout = ChunkLayout(3, 6, 1, 2)
     lanes = 6
@@ -312,5 +329,9 @@ def test_random_play_equals_a_slow_reference() -> None:
                     flag = "final" if a["terminated"][t] | a["truncated"][t] else "reset" if a["on_reset"][t] else ""
                     seen[lane].append((int(a["obs.obs"][t]), flag, int(a["reward"][t])))
     assert sum(map(len, seen)) > 1000
+    left_out = 0
     for lane in range(lanes):
-        assert seen[lane] == rows[lane][: len(seen[lane])]
+        played = iter(enumerate(rows[lane]))
+        places = [next(place for place, row in played if row == wanted) for wanted in seen[lane]]
+        left_out += sum(after - before - 1 for before, after in zip([-1, *places], places))
+    assert left_out <= driver.lanes.unrecorded_rows < 100
