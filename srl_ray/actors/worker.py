@@ -27,7 +27,7 @@ _EPISODES_KEPT = 20_000
 _OUTBOX_S = 0.02
 """Completed chunks wait this long for others of their block, so that fewer messages are sent."""
 _ASK_S = 0.02
-"""Shortest time between two questions for grants while the trainer starves."""
+"""Shortest time between two questions for grants of a block that had better go on."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Slot:
         phase: reply: waits for the policy's answer; grant: no lane may record; go: may be stepped.
         credits: Grants in hand that no lane uses yet, of trainer epoch `credit_epoch`.
         newest: (epoch, version) that the newest of these grants demands.
-        starving: The trainer said last that it waits for chunks.
+        awaited: The sample buffer said last that the next batch needs chunks of this block.
         asked_s: When the last question for grants was sent.
         outbox: Completed chunks that are not pushed yet.
         outbox_since: When the first of them was completed.
@@ -124,7 +124,7 @@ class _Slot:
     credits: int = 0
     credit_epoch: int = -1
     newest: tuple[int, int] = (-1, -1)
-    starving: bool = False
+    awaited: bool = False
     asked_s: float = 0.0
     outbox: list[Chunks] = field(default_factory=list)
     outbox_since: float = 0.0
@@ -327,7 +327,7 @@ class ActorWorker:
     def _use_grants(self, slot: _Slot) -> None:
         """Give the lanes the grants in hand, ask for more ahead of time, and push what is due.
 
-        A block with lanes that have no grant waits for it, unless the trainer itself waits for the lanes that record:
+        A block with lanes that have no grant waits for it, unless the next batch is waiting for the lanes that record:
         then these go on and the others step unrecorded.
         """
         assert self._samples is not None
@@ -345,7 +345,7 @@ class ActorWorker:
                 return
         if not self.settings.deterministic:
             self._push(slot)
-        is_free = lanes.is_recording and (slot.starving or not len(lanes.ungranted()))
+        is_free = lanes.is_recording and (slot.awaited or not len(lanes.ungranted()))
         slot.phase = "go" if is_free else "grant"
 
     def _settle(self, slot: _Slot) -> None:
@@ -362,7 +362,7 @@ class ActorWorker:
         while (want := len(slot.lanes.ungranted()) - slot.credits) > 0 and not self._stop.is_set():
             self._samples.ask(slot.index, want)
             self._await_answers(slot)
-            if slot.starving:
+            if slot.awaited:
                 break
 
     def _await_answers(self, slot: _Slot) -> None:
@@ -397,7 +397,7 @@ class ActorWorker:
             slot.outbox = []
             self._report.chunks += num_chunks
             slot.asked_s = begin
-        elif want >= (1 if len(slot.lanes.ungranted()) else some) and begin - slot.asked_s > slot.starving * _ASK_S:
+        elif want >= (1 if len(slot.lanes.ungranted()) else some) and begin - slot.asked_s > slot.awaited * _ASK_S:
             samples.ask(slot.index, want)
             slot.asked_s = begin
         self._seconds["push"] += perf_counter() - begin
@@ -413,7 +413,7 @@ class ActorWorker:
             if grant.closed:
                 self._stop.wait(0.1)
                 continue
-            slot.starving = grant.starving
+            slot.awaited = grant.awaited
             if slot.credit_epoch != grant.epoch:
                 slot.credits, slot.credit_epoch = 0, grant.epoch
             slot.credits += grant.granted

@@ -20,6 +20,7 @@ RETURN_PREFIX = "return/"
 
 _CONSOLE = (
     ("rate/agent_steps_per_s", "{:,.0f} agent steps/s"),
+    ("rate/rows_trained_per_s", "{:,.0f} rows trained/s"),
     ("rate/updates_per_s", "{:.3g} updates/s"),
     ("staleness/mean", "staleness {:.2f}"),
     ("buffer/fill", "buffer {:.0%}"),
@@ -32,7 +33,7 @@ class MetricsWriter:
     """One writer per run, at the driver; one thread calls it. Every write reaches the file before it returns.
 
     A record is one flat mapping per log interval. Names are `group/name`, units included; these are known to the
-    console line: env_steps, rate/agent_steps_per_s, rate/updates_per_s, staleness/mean, buffer/fill, return/<team>,
+    console line: env_steps, rate/agent_steps_per_s, rate/rows_trained_per_s, rate/updates_per_s, staleness/mean, buffer/fill, return/<team>,
     restarts/<role>. Values that are None or not finite are left out: a number that does not exist yet is absent, not 0
     and not NaN. A full disk costs a warning, not the run.
 

@@ -4,8 +4,8 @@ The gate counts chunks *granted*. A lane starts its next chunk only when
 `granted + 1 <= (finished_batches + 1 + S') * B`, with B chunks per batch, and S' = (S + 1) // reuse − 1 batches of
 allowed lead: chunk number g is then trained at most S versions after it was begun, unless its producer falls behind the
 others (it expires). Expired and lost chunks are taken off `granted`. With S = 0 this is synchronous training; with S
-unbounded only the buffer's size holds producers back. Grants never wait for each other: while training waits for data,
-a block with lanes that still fill a chunk goes on, its lanes without a grant step unrecorded.
+unbounded only the buffer's size holds producers back. Grants never wait for each other: while the next batch is
+incomplete, a block with lanes that still fill a chunk goes on, its lanes without a grant step unrecorded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Grant:
         version: Trainer version; weights at least this new are to be installed before the new chunks begin.
         epoch: Trainer epoch of that version.
         closed: The buffer takes nothing any more.
-        starving: Training waits for chunks: no new version, and so no new grant, will come before more are delivered.
+        awaited: The next batch is incomplete and chunks that this producer has begun may be missing from it: it should
+            go on rather than wait for grants.
     """
 
     granted: int
@@ -79,7 +80,7 @@ class Grant:
     version: int
     epoch: int
     closed: bool = False
-    starving: bool = False
+    awaited: bool = False
 
 
 @dataclass
@@ -171,7 +172,6 @@ class SampleBuffer:
         self._epoch = 0
         self._finished_batches = 0
         self._granted = 0
-        self._starves = False
         self._closed = False
 
     # ----------------------------------------------------------------------------------------------------- producers
@@ -186,16 +186,16 @@ class SampleBuffer:
         with self._changed:
             if self._is_outdated(producer):
                 self.metrics.refused += message.num_chunks
-                return self._answer(0, closed=True)
+                return self._answer(producer, 0, closed=True)
             if not self._accept(producer, message, deadline_s):
-                return self._answer(0, accepted=False)
-            return self._answer(0 if self._queue or self._closed else self._begin(producer, want))
+                return self._answer(producer, 0, accepted=False)
+            return self._answer(producer, 0 if self._queue or self._closed else self._begin(producer, want))
 
     def ask(self, producer: Producer, want: int, deadline_s: float) -> Grant:
         """Ask for up to `want` new chunks.
 
-        waits for:     budget for at least one, in turn, at most `deadline_s`; not while training starves
-        unblocked by:  set_version(), forget(), close(), take() that finds too little, chunks that expire
+        waits for:     budget for at least one, in turn, at most `deadline_s`; not while its own chunks are awaited
+        unblocked by:  set_version(), forget(), close(), chunks that expire
         """
         place = object()
         with self._changed:
@@ -204,7 +204,7 @@ class SampleBuffer:
                 lambda: (
                     self._closed
                     or self._is_outdated(producer)
-                    or self._starves
+                    or self._is_awaited(producer)
                     or ((self.producers or self._queue[0] is place) and self._budget(producer) > 0)
                 ),
                 deadline_s,
@@ -213,8 +213,8 @@ class SampleBuffer:
             self._queue.remove(place)
             self._changed.notify_all()
             if self._closed or self._is_outdated(producer):
-                return self._answer(0, closed=True)
-            return self._answer(self._begin(producer, want) if is_first else 0)
+                return self._answer(producer, 0, closed=True)
+            return self._answer(producer, self._begin(producer, want) if is_first else 0)
 
     def _begin(self, producer: Producer, want: int) -> int:
         granted = max(0, min(want, self._budget(producer)))
@@ -257,7 +257,6 @@ class SampleBuffer:
         self.metrics.accepted += len(columns)
         self.metrics.waiting += len(columns)
         self.metrics.waiting_bytes += len(columns) * (size // message.num_chunks)
-        self._starves = self._starves and not self._is_ready()
         self._changed.notify_all()
         return True
 
@@ -276,8 +275,12 @@ class SampleBuffer:
     def _is_outdated(self, producer: Producer) -> bool:
         return producer.epoch < self._worker_epochs.get(producer.worker, 0)
 
-    def _answer(self, granted: int, *, accepted: bool = True, closed: bool = False) -> Grant:
-        return Grant(granted, accepted, self._version, self._epoch, closed or self._closed, self._starves)
+    def _is_awaited(self, producer: Producer) -> bool:
+        return len(self._chunks) < self.batch_chunks and self._open.get(producer, 0) > 0
+
+    def _answer(self, producer: Producer, granted: int, *, accepted: bool = True, closed: bool = False) -> Grant:
+        awaited = self._is_awaited(producer)
+        return Grant(granted, accepted, self._version, self._epoch, closed or self._closed, awaited)
 
     def forget(self, worker: int, epoch: int) -> None:
         """An actor worker was replaced by generation `epoch`: its open chunks go back to the budget."""
@@ -338,10 +341,7 @@ class SampleBuffer:
     def wait_ready(self, deadline_s: float) -> bool:
         """Wait until a batch is there, at most `deadline_s`; it stays there until `take` or `set_version`."""
         with self._changed:
-            self._starves = not self._is_ready()
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._closed or self._is_ready(), deadline_s)
-            self._starves = not self._is_ready()
             return len(self._chunks) >= self.batch_chunks
 
     def set_version(self, version: int, epoch: int | None = None) -> None:

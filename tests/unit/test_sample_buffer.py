@@ -30,7 +30,7 @@ def test_grants_stop_at_the_budget_and_go_on_with_the_version() -> None:
     assert buffer.ask(Producer(1, 0), 1, 0).granted == 1
     assert buffer.ask(Producer(2, 0), 1, 0).granted == 0
     buffer.set_version(1)
-    assert buffer.ask(Producer(2, 0), 1, 0) == Grant(1, True, 1, 0)
+    assert buffer.ask(Producer(2, 0), 1, 0) == Grant(1, True, 1, 0, awaited=True)
 
 
 def test_staleness_leads_by_s_batches() -> None:
@@ -120,21 +120,19 @@ def test_what_is_left_of_the_budget_is_granted() -> None:
     assert buffer.ask(Producer(1, 0), 2, 0).granted == 0
 
 
-def test_a_question_is_answered_at_once_while_training_starves() -> None:
-    """Lanes that completed early must not hold back those that the trainer is waiting for."""
+def test_a_block_whose_chunks_are_awaited_is_told_to_go_on() -> None:
+    """Lanes that completed early must not hold back those that the next batch needs."""
     buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
     block = Producer(0, 0)
     assert buffer.ask(block, 2, 0).granted == 2
-    buffer.push(block, message(1), 0, 0)
-    grants: list[Grant] = []
-    thread = threading.Thread(target=lambda: grants.append(buffer.ask(block, 1, 30)))
-    thread.start()
-    assert buffer.take(0) is None
-    thread.join(5)
-    assert grants[0].starving
-    assert grants[0].granted == 0
-    assert not buffer.push(block, message(1), 1, 0).starving or buffer.take(0)
-    assert not buffer.ask(block, 1, 0).starving
+    assert buffer.push(block, message(1), 0, 0).awaited
+    answer = buffer.ask(block, 1, 30)  # at once
+    assert answer.awaited
+    assert answer.granted == 0
+    assert not buffer.push(block, message(1), 1, 0).awaited
+    assert not buffer.ask(Producer(1, 0), 1, 0).awaited, "it has begun nothing"
+    assert buffer.take(0)
+    assert not buffer.ask(block, 1, 0).awaited, "nothing of it is missing: it may wait for the new version"
 
 
 def test_close_unblocks_takers_and_askers() -> None:
@@ -199,11 +197,3 @@ def test_equal_shares_do_not_depend_on_who_asks_first() -> None:
     assert buffer.ask(Producer(0, 0, epoch=1), 3, 0).granted == 2
     buffer.set_version(1)
     assert buffer.ask(Producer(1, 0), 3, 0).granted == 2
-
-
-def test_a_push_that_completes_a_batch_ends_the_starving() -> None:
-    buffer = SampleBuffer(batch_chunks=2, max_staleness=0)
-    assert buffer.ask(Producer(0, 0), 2, 0).granted == 2
-    assert buffer.take(0) is None
-    assert buffer.push(Producer(0, 0), message(1), 0, 0).starving
-    assert not buffer.push(Producer(0, 0), message(1), 0, 0).starving
