@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import subprocess
 import sys
 import time
@@ -98,7 +99,7 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
                 crew.end(flush_s=flush_s)
     if result.exit_status == 0:
         result.outputs |= make_pictures(config, result)
-    _say_goodbye(result)
+    _say_goodbye(result, overrides)
     return result
 
 
@@ -383,13 +384,15 @@ def _tolerated(what: str) -> Iterator[None]:
         _LOG.warning("%s: %s", what, _first_line(error))
 
 
-def _say_goodbye(result: RunResult) -> None:
+def _say_goodbye(result: RunResult, overrides: Sequence[str]) -> None:
+    """Where everything is, and how to go on: the same command from the last checkpoint, with a later goal."""
+    kept = [o for o in overrides if not o.lstrip("+").startswith(("run.dir=", "run.resume="))]
     lines = [
         f"{result.reason}: {result.env_steps:,} env steps, policy version {result.policy_version}, "
         f"{result.seconds:.0f} s",
         f"  checkpoint  {result.checkpoint}",
         *(f"  {name:<11} {path}" for name, path in result.outputs.items()),
-        f"  go on       python -m srl_ray.train ... run.resume={result.run_dir}",
+        f"  go on       python -m srl_ray.train {shlex.join([*kept, f'run.resume={result.run_dir}'])}",
         f"  look        python -m srl_ray.evaluate checkpoint={result.checkpoint}",
         f"              tensorboard --logdir {result.run_dir}",
     ]
