@@ -33,8 +33,9 @@ class MetricsWriter:
     """One writer per run, at the driver; one thread calls it. Every write reaches the file before it returns.
 
     A record is one flat mapping per log interval. Names are `group/name`, units included; these are known to the
-    console line: env_steps, the rates, staleness/mean, buffer/fill, return/<team>, restarts/<role>. Values that are None or not finite are left out: a number that does not exist yet is absent, not 0
-    and not NaN. A full disk costs a warning, not the run.
+    console line: env_steps, the rates, staleness/mean, buffer/fill, return/<team>, restarts/<role>. Values that are
+    None or not finite are left out: a number that does not exist yet is absent, not 0 and not NaN. A full
+    disk costs a warning, not the run.
 
     Example:
         with MetricsWriter(run_dir, tensorboard=True, resumed_env_steps=12000) as metrics:
