@@ -21,22 +21,22 @@ def shared_memory() -> set[str]:
 
 def test_sigterm_writes_a_checkpoint_and_resume_continues_the_schedule(train: Callable[..., Training]) -> None:
     """C15: counters, learning rate and step axis go on where they were."""
-    before = shared_memory()
+    memory_before = shared_memory()
     command = (
         "+experiment=cartpole",
-        "stop.env_steps=60000",
+        "stop.env_steps=40000",
         "algorithm.learning_rate=1e-3",
         "run.checkpoint_interval_s=60",
     )
     first = train(*command)
-    first.wait_for(lambda: first.env_steps() > 12000, 120, "12000 env steps")
+    first.wait_for(lambda: first.env_steps() > 8000, 120, "8000 env steps")
     first.send(signal.SIGTERM)
     wrote_s = first.wait_for(lambda: len(list_checkpoints(first.run_dir / "checkpoints")) > 1, 10, "checkpoint")
     assert first.wait(30) == 143
     left_s = first.assert_nothing_is_left()
     print(f"SIGTERM: checkpoint after {wrote_s:.1f} s, nothing left {left_s:.1f} s after the end")
     assert wrote_s < 3
-    assert shared_memory() <= before
+    assert shared_memory() <= memory_before
     saved = read_facts(list_checkpoints(first.run_dir / "checkpoints")[0])
     steps_before = [record["env_steps"] for record in first.records()]
 
@@ -46,26 +46,27 @@ def test_sigterm_writes_a_checkpoint_and_resume_continues_the_schedule(train: Ca
     steps = [record["env_steps"] for record in records]
     assert steps == sorted(set(steps))
     after = [record for record in records if record["env_steps"] > saved["env_steps"]]
-    assert 60000 <= steps[-1] < 90000
+    assert 40000 <= steps[-1] < 60000
     assert len(steps) > len(steps_before)
+    before = saved["env_steps"]
     for record in after:
-        if "train/learning_rate" in record and record["env_steps"] < 60000:
-            expected = 1e-3 * (1 - record["env_steps"] / 60000)
-            assert record["train/learning_rate"] == pytest.approx(expected, abs=2.5e-4)
+        if "train/learning_rate" in record and record["env_steps"] < 40000:
+            newest, oldest = (1e-3 * (1 - steps / 40000) for steps in (record["env_steps"], before))
+            assert newest - 1.5e-4 < record["train/learning_rate"] < oldest + 1.5e-4
+        before = record["env_steps"]
     versions = [record["policy_version"] for record in after]
     assert min(versions) > saved["policy_version"]
     assert "resumed from" in second.text
 
 
 def test_ctrl_c_ends_with_130_and_a_second_one_at_once(train: Callable[..., Training]) -> None:
-    training = train("+experiment=cartpole")
+    training, impatient = train("+experiment=cartpole"), train("+experiment=cartpole", name="impatient")
     training.wait_for(lambda: training.env_steps() > 1000, 120, "1000 env steps")
     training.send(signal.SIGINT)
     assert training.wait(30) == 130
     assert len(list_checkpoints(training.run_dir / "checkpoints")) > 1
     training.assert_nothing_is_left()
 
-    impatient = train("+experiment=cartpole", name="impatient")
     impatient.wait_for(lambda: impatient.env_steps() > 1000, 120, "1000 env steps")
     impatient.send(signal.SIGINT)
     impatient.send(signal.SIGINT)
