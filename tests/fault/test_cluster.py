@@ -129,8 +129,9 @@ def nodes() -> Iterator[tuple[Cluster, dict[str, str]]]:
     cluster.wait_for_nodes()
     yield cluster, {node.node_id: name for name, node in started.items()}
     ray.shutdown()
-    for node in cluster.list_all_nodes()[::-1]:
+    for node in list(cluster.worker_nodes):
         cluster.remove_node(node, allow_graceful=False)
+    cluster.shutdown()  # also takes back the note that makes `ray.init` elsewhere look for this cluster
 
 
 def workers_by_node(names: dict[str, str]) -> dict[str, list[tuple[str, int]]]:
