@@ -155,20 +155,24 @@ class Crew:
         """Chunks that are open at the same time must fit the staleness budget."""
         config = self.config
         lanes = self.spec.num_lanes * config.actors.count * config.actors.ring_size
-        allowed = config.chunks_under_way
         if config.run.deterministic and lanes != config.trainers.batch_chunks:
             raise ConfigError(
                 "run.deterministic=true needs one chunk of every lane in a batch: trainers.batch_chunks must be "
                 f"{lanes} (actors.count × actors.ring_size × env.envs_per_block × agents), got "
                 f"{config.trainers.batch_chunks}."
             )
-        if allowed is not None and lanes > allowed:
+        staleness = config.trainers.max_staleness
+        if staleness is None:
+            return
+        recording = config.trainers.batch_chunks * max(1, (staleness + 1) // config.trainers.reuse - 1)
+        if lanes > recording:
             _LOG.warning(
-                "%d lanes (actors.count × actors.ring_size × env.envs_per_block × agents) share %d chunks that may be "
-                "under way (trainers.batch_chunks × (trainers.max_staleness + 1)): the others step unrecorded. Raise "
-                "trainers.batch_chunks or trainers.max_staleness, or lower env.envs_per_block.",
+                "%d lanes (actors.count × actors.ring_size × env.envs_per_block × agents) share %d chunks beside the "
+                "batch that is trained (trainers.batch_chunks × trainers.max_staleness): when all agents are present, "
+                "the others wait or step unrecorded. Raise trainers.batch_chunks or trainers.max_staleness, or lower "
+                "env.envs_per_block.",
                 lanes,
-                allowed,
+                recording,
             )
 
     # ------------------------------------------------------------------------------------------------------ settings

@@ -20,6 +20,10 @@ COUNTERS = (
     "discarded_episodes",
 )
 
+"""Cumulative counters of an ActorReport that are summed up."""
+ROW_COUNTERS = ("rows_trained_fresh", "rows_trained_total")
+"""The same of a TrainerReport."""
+
 
 class Tally:
     """Adds up the deltas of cumulative reports per (role, index, epoch); pure, no Ray.
@@ -32,11 +36,9 @@ class Tally:
 
     def __init__(self, *, team_of: Mapping[str, str], now: Callable[[], float]) -> None:
         self.team_of = team_of
-        self.counts: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.counts: dict[str, int] = dict.fromkeys((*COUNTERS, *ROW_COUNTERS), 0)
         self.episodes = 0
         self.version = 0
-        self.rows_trained_fresh = 0
-        self.rows_trained_total = 0
         self.recent_returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self.restarts: dict[str, int] = {}
         self._now = now
@@ -49,7 +51,7 @@ class Tally:
 
     def _begin_interval(self) -> None:
         self._interval_s = self._now()
-        self._at_interval = {**self.counts, "version": self.version, "rows": self.rows_trained_total}
+        self._at_interval = {**self.counts, "version": self.version}
         self._returns: dict[str, list[float]] = defaultdict(list)
         self._lengths: list[int] = []
         self._summaries: dict[str, list[float]] = defaultdict(list)
@@ -67,13 +69,14 @@ class Tally:
         return [self._add_episode(episode) for episode in report.episodes]
 
     def add_trainer(self, report: Any) -> None:
-        """Take in a TrainerReport; version, rows and update metrics are rank 0's, buffers everybody's."""
+        """Take in a TrainerReport; rows and buffers are everybody's, version and update metrics rank 0's."""
+        rows = {name: getattr(report, name) for name in ROW_COUNTERS}
+        for name, value in self._delta("trainer", report, rows).items():
+            self.counts[name] += int(value)
         self._add_stages("trainer", report)
         self._buffers[report.rank] = report.buffer
         if report.rank == 0:
             self.version = report.version
-            self.rows_trained_fresh = report.rows_trained_fresh
-            self.rows_trained_total = report.rows_trained_total
             self._updates += [update.metrics for update in report.updates]
 
     def add_policy_worker(self, report: Any) -> None:
@@ -144,14 +147,13 @@ class Tally:
             **{name: self.counts[name] for name in ("env_steps", "agent_steps", "frames")},
             "episodes": self.episodes,
             "policy_version": self.version - len(pending),
-            "rows_trained_fresh": self.rows_trained_fresh,
-            "rows_trained_total": self.rows_trained_total,
+            **{name: self.counts[name] for name in ROW_COUNTERS},
         }
         before = self._at_interval
         for name in ("env_steps", "agent_steps"):
             record[f"rate/{name}_per_s"] = (self.counts[name] - before[name]) / seconds
         record["rate/updates_per_s"] = (self.version - before["version"]) / seconds
-        record["rate/rows_trained_per_s"] = (self.rows_trained_total - before["rows"]) / seconds
+        record["rate/rows_trained_per_s"] = (self.counts["rows_trained_total"] - before["rows_trained_total"]) / seconds
         for team, values in self._returns.items():
             record[f"return/{team}"] = float(np.mean(values))
             record[f"return_std/{team}"] = float(np.std(values))
@@ -201,11 +203,11 @@ class Tally:
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint keeps of the counters."""
-        return {**{name: self.counts[name] for name in COUNTERS}, "episodes": self.episodes}
+        return {**{name: self.counts[name] for name in (*COUNTERS, *ROW_COUNTERS)}, "episodes": self.episodes}
 
     def rewind(self, facts: Mapping[str, Any]) -> None:
         """Set the counters to a checkpoint's; later deltas are added to them."""
-        for name in COUNTERS:
+        for name in (*COUNTERS, *ROW_COUNTERS):
             self.counts[name] = int(facts.get(name, 0))
         self.episodes = int(facts.get("episodes", 0))
         self.version = int(facts.get("policy_version", 0))

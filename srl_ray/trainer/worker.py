@@ -76,7 +76,7 @@ class UpdateRecord:
 
 @dataclass
 class TrainerReport:
-    """Counters since this lineage began, and the updates that were not acknowledged yet.
+    """Counters since this worker began, and the updates that were not acknowledged yet.
 
     Attributes:
         seconds: Stage → seconds of the training thread: wait, assemble, update, publish.
@@ -105,6 +105,7 @@ class TrainerWorker:
         self.version = 0
         self.rows_trained_fresh = 0
         self.rows_trained_total = 0
+        self._rows_before = 0
         self._progress = 0.0
         self._stop = threading.Event()
         self._idle = threading.Lock()  # held during an update: a checkpoint is taken between updates
@@ -219,8 +220,6 @@ class TrainerWorker:
                 facts={
                     **facts,
                     "policy_version": self.version,
-                    "rows_trained_fresh": self.rows_trained_fresh,
-                    "rows_trained_total": self.rows_trained_total,
                 },
             )
             return str(save_checkpoint(Path(folder), checkpoint))
@@ -234,8 +233,7 @@ class TrainerWorker:
         self._algorithm.load_state_dict(checkpoint.state["algorithm"])
         facts = checkpoint.facts
         self.version = int(facts["policy_version"])
-        self.rows_trained_fresh = int(facts["rows_trained_fresh"])
-        self.rows_trained_total = int(facts["rows_trained_total"])
+        self._rows_before = int(facts.get("rows_trained_fresh", 0))
 
     @property
     def _policy(self) -> torch.nn.Module:
@@ -308,7 +306,7 @@ class TrainerWorker:
         total = self.settings.total_env_steps
         if not self.settings.deterministic or total is None:
             return self._progress
-        return min(1.0, self.rows_trained_fresh / (total * self._num_agents))
+        return min(1.0, (self._rows_before + self.rows_trained_fresh) / (total * self._num_agents))
 
     def _publish(self) -> None:
         if self.settings.rank == 0:

@@ -105,6 +105,16 @@ def test_staleness_is_the_mean_of_means_and_the_max_of_maxima() -> None:
     assert (record["staleness/mean"], record["staleness/max"]) == (0.5, 3.0)
 
 
+def test_trained_rows_are_those_of_all_ranks() -> None:
+    tally = Tally(team_of={}, now=Clock())
+    for rank in range(2):
+        tally.add_trainer(trainer_report(3, rank=rank))
+    tally.add_trainer(trainer_report(1, rank=0, epoch=1))  # the group was formed anew: its counters began anew
+    record = tally.record()
+    assert record["rows_trained_fresh"] == 30 + 30 + 10
+    assert record["rows_trained_total"] == 2 * record["rows_trained_fresh"]
+
+
 def test_shares_are_per_worker() -> None:
     clock = Clock()
     tally = Tally(team_of={}, now=clock)
