@@ -12,14 +12,16 @@ class AlgorithmConfig:
 
     Attributes:
         discount: γ.
+        optimizer: adam | adamw | rmsprop | sgd.
         learning_rate: Of the optimiser.
         learning_rate_end: Final value of the linear schedule over stop.env_steps; null keeps it constant.
         max_grad_norm: Gradients are scaled down to this norm; null switches it off.
-        adam_eps: Adam's ε.
-        weight_decay: Coupled L2 coefficient.
+        adam_eps: ε of adam, adamw and rmsprop.
+        weight_decay: L2 coefficient; decoupled with adamw.
     """
 
     discount: float = 0.99
+    optimizer: str = "adam"
     learning_rate: float = 3e-4
     learning_rate_end: float | None = None
     max_grad_norm: float | None = 0.5
@@ -29,6 +31,8 @@ class AlgorithmConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.discount <= 1.0:
             raise ValueError(f"algorithm.discount must be in [0, 1], got {self.discount}")
+        if self.optimizer not in ("adam", "adamw", "rmsprop", "sgd"):
+            raise ValueError(f"algorithm.optimizer must be adam, adamw, rmsprop or sgd, got {self.optimizer!r}")
         if self.learning_rate <= 0.0:
             raise ValueError(f"algorithm.learning_rate must be > 0, got {self.learning_rate}")
         if self.max_grad_norm is not None and self.max_grad_norm <= 0:

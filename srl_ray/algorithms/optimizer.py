@@ -9,50 +9,63 @@ from torch import Tensor, nn
 
 
 class Optimizer:
-    """Adam (Kingma & Ba 2015) over all parameters of a module, with gradient clipping by global norm."""
+    """One of torch's optimisers over all parameters of a module, with gradient clipping by global norm."""
 
-    def __init__(self, module: nn.Module, *, lr: float, eps: float, weight_decay: float) -> None:
+    def __init__(self, module: nn.Module, *, kind: str, lr: float, eps: float, weight_decay: float) -> None:
+        """Args:
+        kind: adam (Kingma & Ba 2015), adamw (Loshchilov & Hutter 2019: decoupled decay), rmsprop or sgd.
+        """
         self.parameters = dict(module.named_parameters())
-        self._adam = torch.optim.Adam(
-            list(self.parameters.values()), lr=lr, eps=eps, weight_decay=weight_decay, fused=True
-        )
+        parameters = list(self.parameters.values())
+        self._torch: torch.optim.Optimizer
+        match kind:
+            case "adam":
+                self._torch = torch.optim.Adam(parameters, lr, eps=eps, weight_decay=weight_decay, fused=True)
+            case "adamw":
+                self._torch = torch.optim.AdamW(parameters, lr, eps=eps, weight_decay=weight_decay, fused=True)
+            case "rmsprop":
+                self._torch = torch.optim.RMSprop(parameters, lr, eps=eps, weight_decay=weight_decay)
+            case "sgd":
+                self._torch = torch.optim.SGD(parameters, lr, weight_decay=weight_decay)
+            case _:
+                raise ValueError(f"algorithm.optimizer must be adam, adamw, rmsprop or sgd, got {kind!r}")
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        for group in self._adam.param_groups:
+        for group in self._torch.param_groups:
             group["lr"] = learning_rate
 
     def zero_grad(self) -> None:
-        self._adam.zero_grad()
+        self._torch.zero_grad()
 
     def step(self, max_grad_norm: float | None) -> Tensor:
         """One step; returns the gradient's norm before clipping (a tensor, so that nothing waits for the device)."""
         limit = float("inf") if max_grad_norm is None else max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters.values(), limit)
-        self._adam.step()
+        self._torch.step()
         return norm.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameter name → Adam's tensors; empty before the first step."""
+        """Parameter name → the optimiser's tensors; empty before the first step."""
         return {
-            name: {key: tensor.clone() for key, tensor in self._adam.state[parameter].items()}
+            name: {key: tensor.clone() for key, tensor in self._torch.state[parameter].items()}
             for name, parameter in self.parameters.items()
-            if parameter in self._adam.state
+            if parameter in self._torch.state
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._adam.state.clear()
+        self._torch.state.clear()
         for name, tensors in state.items():
             parameter = self.parameters[name]
-            self._adam.state[parameter] = {
+            self._torch.state[parameter] = {
                 key: tensor.to(parameter.device, tensor.dtype, copy=True) for key, tensor in tensors.items()
             }
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor of Adam's state."""
-        return [tensor for state in self._adam.state.values() for tensor in state.values()]
+        """Every tensor of the optimiser's state."""
+        return [tensor for state in self._torch.state.values() for tensor in state.values()]
 
     def clear(self) -> None:
-        self._adam.state.clear()
+        self._torch.state.clear()
 
 
 class Snapshot:

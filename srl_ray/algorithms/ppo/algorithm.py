@@ -43,7 +43,11 @@ class PPO:
         self.collective = collective
         self.module = cast(nn.Module, policy)
         self.optimizer = Optimizer(
-            self.module, lr=config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay
+            self.module,
+            kind=config.optimizer,
+            lr=config.learning_rate,
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
         )
         self._generator = torch.Generator().manual_seed(seed)
         self._snapshot = Snapshot(self.module, self.optimizer)
