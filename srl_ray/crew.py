@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ class Crew:
             TrainerWorker,
             reservation,
             WorkerOptions(
-                control_methods=("report", "save", "set_progress", "forget_actor"),
+                control_methods=("report", "save", "set_progress", "forget_actor", "republish"),
                 groups={"samples": (threads, ("push", "ask"))},
             ),
         )
@@ -265,6 +266,8 @@ class Crew:
         time.sleep(delay_s)
         if role == "service":
             self._start_service()
+            with contextlib.suppress(RayError):  # a trainer that died too publishes when it is replaced
+                ray.get(self.trainers.handles[0].republish.remote(), timeout=self.config.cluster.start_timeout_s)
         elif role == "trainer":
             self._replace_trainers(checkpoint)
         elif role == "policy_worker":

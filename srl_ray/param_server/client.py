@@ -7,12 +7,8 @@ call has a deadline that covers all of it.
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 import time
-import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +22,6 @@ from srl_ray.param_server.weights import FlatWeights
 
 _SERVICE_GONE = (RayActorError, ObjectLostError)
 _LONGEST_PAUSE_S = 1.0
-_WATCH_S = 1e6
-_ANSWER_S = 60.0
-_KEEPER_PAUSE_S = 0.2
-_NOBODY = "(nobody's policy, never published)"
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class ParameterClient:
         self.policy = policy
         self._relay = relay
         self._handles: dict[str, Any] = {}
-        self._keeper: _Keeper | None = None
+        self._last: tuple[Any, ...] | None = None
 
     # -- new versions, blocking ------------------------------------------------------------------------------------
 
@@ -169,21 +160,25 @@ class ParameterClient:
     ) -> PublishReply:
         """Publish a version; sent again to a restarted service (harmless when it already has it).
 
-        Blocks until the service has put it into its own store (about 25 ms per 50 MB). As long as this client lives
-        it then watches the service: one that died and came back with older versions from its disk is given the last
-        publication again, so that nobody waits for a version that went down with it.
+        Blocks until the service has put it into its own store (about 25 ms per 50 MB).
 
         Raises:
             StreamError: the service could not be reached within the deadline.
         """
         ref = ray.put(flat)
-        arguments = (self.policy, epoch, version, ref, tuple(tags), dict(metadata or {}))
-        reply: PublishReply = self._call(deadline_s, "publish", *arguments)
-        if reply.accepted:
-            if self._keeper is None:
-                self._keeper = _Keeper(self)
-            self._keeper.last = ((epoch, version), arguments)
+        self._last = (self.policy, epoch, version, ref, tuple(tags), dict(metadata or {}))
+        reply: PublishReply = self._call(deadline_s, "publish", *self._last)
         return reply
+
+    def publish_again(self, *, deadline_s: float = 60.0) -> None:
+        """Repeat the last publication, if there was one: a service that died came back with what is on its disk, and
+        others may be waiting for a version that went down with it. Any thread may call this.
+
+        Raises:
+            StreamError: the service could not be reached within the deadline.
+        """
+        if self._last is not None:
+            ParameterClient(self.namespace, self.policy)._call(deadline_s, "publish", *self._last)
 
     def latest(self, *, deadline_s: float = 30.0) -> Weights | None:
         """The newest version, without waiting for one; None when nothing was published yet."""
@@ -296,57 +291,6 @@ class _Attempts:
             f"the parameter service of policy {self._client.policy!r} (namespace {self._client.namespace!r}) was not "
             f"reachable for {time.monotonic() - self._start:.1f} s ({type(cause).__name__}: {cause})"
         )
-
-
-class _Keeper:
-    """Sees to it that the service has the last publication of a client, across the service's deaths.
-
-    A long poll that nobody answers ends when the service dies; only then a thread looks for the new one and publishes
-    again where its newest is older. Ends with the client.
-    """
-
-    def __init__(self, client: ParameterClient) -> None:
-        self.last: tuple[Stamp, tuple[Any, ...]] | None = None
-        self._namespace = client.namespace
-        self._policy = client.policy
-        self._client = weakref.ref(client)
-        self._watch(client._handle(SERVICE_NAME))
-
-    def _watch(self, service: Any) -> None:
-        poll = service.wait_newer.remote(_NOBODY, NOTHING, _WATCH_S)
-        poll.future().add_done_callback(lambda poll: self._on_end(service, poll))
-
-    def _on_end(self, service: Any, poll: Future[Any]) -> None:
-        """Called in Ray's own thread, where no call of Ray may be made."""
-        if self._client() is not None:
-            arguments = (service, poll.exception())
-            threading.Thread(target=self._recover, args=arguments, name="keep published", daemon=True).start()
-
-    def _recover(self, watched: Any, error: BaseException | None) -> None:
-        """waits for: the new service, as long as the client and the connection live"""
-        if error is not None:
-            forget_dead(watched, error)
-        while self._client() is not None and ray.is_initialized():
-            service = None
-            try:
-                service = ray.get_actor(SERVICE_NAME, namespace=self._namespace)
-                newest: Any = ray.get(service.newest.remote(self._policy), timeout=_ANSWER_S)
-                last = self.last
-                if last is not None and newest < last[0]:
-                    _LOG.info("the parameter service came back without version %d; publishing it again", last[0][1])
-                    ray.get(service.publish.remote(*last[1]), timeout=_ANSWER_S)
-                self._watch(service)
-                return
-            except (*_SERVICE_GONE, ValueError) as gone:
-                if service is not None:
-                    forget_dead(service, gone)
-            except GetTimeoutError:
-                pass
-            except Exception as unexpected:  # whatever Ray raises while this process disconnects
-                if ray.is_initialized():
-                    _LOG.warning("no longer watching the parameter service: %r", unexpected)
-                return
-            time.sleep(_KEEPER_PAUSE_S)
 
 
 def _weights(published: Published, flat: FlatWeights) -> Weights:

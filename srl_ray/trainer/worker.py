@@ -185,6 +185,10 @@ class TrainerWorker:
         """Actor worker `worker` was replaced by its generation `epoch`."""
         self._buffer.forget(worker, epoch)
 
+    def republish(self) -> None:
+        """Give a parameter service that came back the newest version again; does nothing on other ranks than 0."""
+        self._parameters.publish_again()
+
     def set_progress(self, progress: float) -> None:
         """Fraction of stop.env_steps done; schedules read it."""
         self._progress = progress

@@ -187,6 +187,7 @@ def test_a_service_that_came_back_with_less_is_given_the_last_version_again(
         trainer.publish(weights(version), epoch=0, version=version)
     ray.kill(first)
     services.append(start_parameter_service(namespace, tmp_path))
+    trainer.publish_again(deadline_s=20)
     fetched = ParameterClient(namespace, "main").fetch_newer(than=(0, 2), deadline_s=20)
     assert fetched is not None
     assert fetched.stamp == (0, 3)
