@@ -170,7 +170,8 @@ def test_cpu_workers_stay_off_the_accelerator_and_a_lost_node_is_survived(
     training.wait_for(lambda: training.env_steps() > 2000, 120, "2000 env steps")
     where = workers_by_node(names)
     print({node: [kind for kind, _ in workers] for node, workers in where.items()})
-    assert not where["gpu"]
+    # the service is no pool: it lives where the driver does, which attaches to any of these nodes
+    assert not [kind for kind, _ in where["gpu"] if kind != "ParameterService"]
     assert sum(len(workers) for workers in where.values()) == 4
     lost = sorted(kind for kind, _ in where["cpu"])
     assert {"ActorWorker", "TrainerWorker"} & set(lost)
