@@ -80,7 +80,6 @@ class ActorReport:
         seconds: Stage → seconds of the worker's thread: env (and env/<stage> where the block tells), inference, rows,
             push, wait (for grants), weights.
         step_started_s: Wall-clock time at which the environment call under way began; 0: none.
-        progress: Changes whenever the worker gets on; for stall detection.
     """
 
     index: int
@@ -94,7 +93,6 @@ class ActorReport:
     resends: int = 0
     discarded_episodes: int = 0
     step_started_s: float = 0.0
-    progress: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     episodes: list[FinishedEpisode] = field(default_factory=list)
 
@@ -192,7 +190,14 @@ class ActorWorker:
             from srl_ray.streams.remote import RemoteInference
 
             assert signature is not None
-            self._inference = RemoteInference(settings.index, settings.epoch, spec.group.obs, signature, policy_worker)
+            self._inference = RemoteInference(
+                settings.index,
+                settings.epoch,
+                spec.group.obs,
+                signature,
+                policy_worker,
+                resend_after_s=settings.actors.inference_timeout_s,
+            )
         self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring_size, trainers)
         known = self._inference.signature
         self._ring = [
@@ -266,7 +271,6 @@ class ActorWorker:
         self._report.step_started_s = time()
         step = slot.block.reset(seed) if seed is not None else slot.block.step(slot.lanes.actions)
         self._report.step_started_s = 0.0
-        self._report.progress += 1
         self._seconds["env"] += perf_counter() - begin
         return step
 
@@ -418,7 +422,6 @@ class ActorWorker:
                 slot.credits, slot.credit_epoch = 0, grant.epoch
             slot.credits += grant.granted
             slot.newest = max(slot.newest, (grant.epoch, grant.version))
-            self._report.progress += grant.granted
 
 
 def join_chunks(outbox: Sequence[Chunks]) -> ChunkMessage:

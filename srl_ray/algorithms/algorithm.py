@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from srl_ray.core.types import ChunkLayout as BatchLayout  # noqa: F401  (the name that algorithms use)
 from srl_ray.models.policy import Policy
 
 

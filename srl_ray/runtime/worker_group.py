@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
 
 from srl_ray.core.errors import StreamError
 from srl_ray.placement.groups import Reservation
@@ -267,17 +266,6 @@ class WorkerGroup:
     def kill_all(self) -> None:
         for index in list(self.handles):
             self.kill(index)
-
-
-def is_alive(handle: Any, *, deadline_s: float = 5.0) -> bool:
-    """Whether the actor answers `status()`; a busy one counts as alive."""
-    try:
-        ray.get(handle.status.remote(), timeout=deadline_s)
-    except GetTimeoutError:
-        return True
-    except ray.exceptions.RayActorError:
-        return False
-    return True
 
 
 def _first_line(error: BaseException) -> str:

@@ -17,7 +17,6 @@ class TrainersConfig:
     buffer_bytes: Capacity of each sample buffer in bytes; null: 30 % of the object store.
     cpus: CPU share of a worker; null lets the placement plan choose. Above 1 it is also its number of math threads.
     gpus: GPUs of a worker, in (0, 1] or 0.
-    batch_timeout_s: A trainer that gets no batch for this long reports a stall.
     collective_timeout_s: Deadline of a gradient reduction.
     """
 
@@ -29,7 +28,6 @@ class TrainersConfig:
     buffer_bytes: int | None = None
     cpus: float | None = None
     gpus: float = 0.0
-    batch_timeout_s: float = 120.0
     collective_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
