@@ -1,4 +1,4 @@
-"""`python -m srl_ray.plot run=PATH`: the curves of a run as one picture. Works while the run goes on."""
+"""`python -m srl_ray.plot run=PATH`: the curves of a run, or of several, as one picture. Works while a run goes on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from srl_ray.core.errors import ConfigError
-from srl_ray.evaluation.command import OK, Option, read_options, run_command
+from srl_ray.evaluation.command import OK, Option, list_of, read_options, run_command
 
 HELP = """\
 Draw the curves of a run: returns, losses, rates, staleness and the environment's own statistics.
 
-  python -m srl_ray.plot run=PATH
+  python -m srl_ray.plot run=PATH [key=value ...]
 
-  run=PATH    a run directory, a folder runs/<experiment> (its latest run), or latest
+  run=PATH       a run directory, a folder runs/<experiment> (its latest run), or latest
+  run=[A,B,C]    several runs, equal but for their seed: the mean over them and its 95 % confidence band, as far as
+                 all of them got. Paths may be given one by one, too: python -m srl_ray.plot A B C
+  out=FILE.png   default: plots/curves.png in the run directory; of several runs, beside the first
+  only=A,B       only the panels whose title contains one of these texts: only=return,seen,entropy
 
-Writes plots/curves.png into the run directory. May be called while the run goes on.
+May be called while a run goes on.
 """
 
-OPTIONS = {"run": Option(Path, "a path")}
+OPTIONS = {
+    "run": Option(list_of(Path), "a path, or [path,path]", is_repeatable=True),
+    "out": Option(Path, "a path"),
+    "only": Option(list_of(str), "parts of titles, with commas between them", ()),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +43,8 @@ def _main(argv: list[str]) -> int:
 
     from srl_ray.plotting.curves import draw_curves
 
-    sys.stdout.write(f"{draw_curves(_find_run(options['run']))}\n")
+    runs = list(dict.fromkeys(_find_run(path) for path in options["run"]))
+    sys.stdout.write(f"{draw_curves(runs, options['out'], only=options['only'])}\n")
     return OK
 
 

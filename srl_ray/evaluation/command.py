@@ -24,11 +24,13 @@ class Option:
         read: Turns the text into a value; raises ValueError.
         expected: What it wants, for messages.
         default: Value when it is not given.
+        is_repeatable: Given twice, the lists are joined; else the last one counts.
     """
 
     read: Callable[[str], Any]
     expected: str
     default: Any = None
+    is_repeatable: bool = False
 
 
 def read_options(
@@ -58,10 +60,12 @@ def read_options(
                 raise ConfigError(f"unknown option {text}; write key=value, or --help.")
             key, value = positional, text
         if key in options:
+            option = options[key]
             try:
-                values[key] = options[key].read(value)
+                read = option.read(value)
             except ValueError as error:
-                raise ConfigError(f"{key} must be {options[key].expected}, got {value!r}.") from error
+                raise ConfigError(f"{key} must be {option.expected}, got {value!r}.") from error
+            values[key] = [*(values[key] or ()), *read] if option.is_repeatable else read
         elif key.partition(".")[0] in sections and "." in key:
             try:
                 overrides[key] = yaml.safe_load(value)
@@ -104,6 +108,19 @@ def one_of(*choices: str) -> Callable[[str], str]:
         if text not in choices:
             raise ValueError(text)
         return text
+
+    return read
+
+
+def list_of(read_one: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Reads texts with commas between them, in brackets or not."""
+
+    def read(text: str) -> list[Any]:
+        inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        parts = [part.strip() for part in inside.split(",")]
+        if not all(parts):
+            raise ValueError(text)
+        return [read_one(part) for part in parts]
 
     return read
 

@@ -1,4 +1,4 @@
-"""One picture of a run: how it learned, how fast it ran, what the agents did."""
+"""One picture of a run, or of several that differ in their seed: how they learned, how fast, what the agents did."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from srl_ray.core.errors import ConfigError
 from srl_ray.plotting.records import Records, read_records
 
 COLORS = (
@@ -36,6 +37,7 @@ TEAM_COLORS = {"hider": "#2684c4", "hiders": "#2684c4", "seeker": "#d63e34", "se
 INK, SOFT_INK, PAPER = "#2d3034", "#787a7c", "#fffefb"
 COLUMNS = 3
 BINS = 60
+SEED_BINS = 40
 
 Curve = tuple[str, np.ndarray, np.ndarray]
 
@@ -57,15 +59,37 @@ class Panel:
     floor: float | None = None
 
 
-def draw_curves(run_dir: Path | str) -> Path:
-    """Draw plots/curves.png of a run directory from its metrics and episodes; may be called while it runs.
+def draw_curves(
+    run_dir: Path | str | Sequence[Path | str], out: Path | str | None = None, *, only: Sequence[str] = ()
+) -> Path:
+    """Draw the curves of a run directory from its metrics and episodes; may be called while it runs.
+
+    Args:
+        run_dir: One run, or several: then means over the runs and their 95 % confidence band, as far as all got.
+        out: A picture's name; by default plots/curves.png in the run, or beside the first of several.
+        only: Panels to draw: those whose title contains one of these texts, whatever their case.
 
     Raises:
-        ConfigError: it is no run directory.
+        ConfigError: one is no run directory, or no panel is named like that.
     """
-    folder = Path(run_dir)
-    figure = make_figure(read_records(folder), title=_title(folder))
-    path = folder / "plots" / "curves.png"
+    folders = [Path(run_dir)] if isinstance(run_dir, str | Path) else [Path(folder) for folder in run_dir]
+    runs = [read_records(folder) for folder in folders]
+    if len(folders) == 1:
+        path, title = folders[0] / "plots" / "curves.png", _title(folders[0])
+    else:
+        path = folders[0].resolve().parent / "plots" / "curves.png"
+        title = f"{folders[0].resolve().parent.name}, {len(folders)} runs: mean and its 95 % confidence band"
+    return save_figure(make_figure(*runs, title=title, only=only), Path(out or path))
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a PNG beside its name and put it there when it is complete.
+
+    Raises:
+        ConfigError: the name does not end in .png.
+    """
+    if path.suffix != ".png":
+        raise ConfigError(f"out={path}: a picture's name ends in .png.")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{os.getpid()}.{path.name}")
     figure.savefig(aside, format="png", dpi=110, facecolor=PAPER)
@@ -73,30 +97,58 @@ def draw_curves(run_dir: Path | str) -> Path:
     return path
 
 
-def make_figure(records: Records, title: str = "") -> Figure:
-    """The same as a matplotlib figure, for a notebook."""
-    found = [(panel, curves) for panel in PANELS if (curves := _non_empty(panel.find(records)))]
-    rows = max(1, math.ceil(len(found) / COLUMNS))
-    figure = Figure(figsize=(5.0 * COLUMNS, 3.1 * rows + 0.6), layout="constrained", facecolor=PAPER)
-    FigureCanvasAgg(figure)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
+def make_figure(*runs: Records, title: str = "", only: Sequence[str] = ()) -> Figure:
+    """The same as a matplotlib figure, for a notebook.
+
+    Raises:
+        ConfigError: `only` names no panel.
+    """
+    panels = [panel for panel in PANELS if not only or any(text.lower() in panel.title.lower() for text in only)]
+    if not panels:
+        names = ", ".join(panel.title for panel in PANELS)
+        raise ConfigError(f"only={','.join(only)}: no panel is named like that. There are: {names}.")
+    found = [(panel, curves) for panel in panels if (curves := _curves_of_runs(panel, runs))]
+    columns = min(COLUMNS, max(1, len(found)))
+    rows = max(1, math.ceil(len(found) / columns))
+    figure = new_figure(5.0 * columns, 3.1 * rows, title)
     if not found:
         figure.text(0.5, 0.5, "nothing was recorded yet", ha="center", color=SOFT_INK)
         return figure
     for index, (panel, curves) in enumerate(found):
-        axes = figure.add_subplot(rows, COLUMNS, index + 1)
-        _decorate(axes, panel.title)
-        for number, (label, x, y) in enumerate(curves):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        decorate(axes, panel.title)
+        for number, (label, points) in enumerate(curves.items()):
             color = TEAM_COLORS.get(label, COLORS[number % len(COLORS)])
-            (_banded if panel.is_banded else _plain)(axes, label, x, y, color)
+            if len(runs) > 1:
+                _over_runs(axes, label, points, color)
+            else:
+                (banded if panel.is_banded else _plain)(axes, label, *points[0], color)
         if panel.floor is not None:
             axes.set_ylim(bottom=panel.floor)
-        if len(curves) > 1 or curves[0][0] not in panel.title:
+        if len(curves) > 1 or next(iter(curves)) not in panel.title:
             axes.legend(fontsize=8, frameon=False, loc="best", labelcolor=INK)
-        if index >= len(found) - COLUMNS:
+        if index >= len(found) - columns:
             axes.set_xlabel("environment steps", fontsize=8, color=SOFT_INK)
     return figure
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """A figure of this size in inches, and a title above that."""
+    figure = Figure(figsize=(width, height + 0.6), layout="constrained", facecolor=PAPER)
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
+    return figure
+
+
+def _curves_of_runs(panel: Panel, runs: Sequence[Records]) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Label → (x, y) of every run that has such a curve."""
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for records in runs:
+        for label, x, y in panel.find(records):
+            if len(x):
+                found.setdefault(label, []).append((x, y))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- what is looked for
@@ -194,7 +246,7 @@ PANELS: Sequence[Panel] = (
 # -------------------------------------------------------------------------------------------------------------- drawing
 
 
-def _banded(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> None:
+def banded(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> None:
     """Means of bins of about equally many episodes, and the middle 80 % of each.
 
     Episodes are written down several at a time, with the same number of steps; a bin never divides such a group.
@@ -228,6 +280,66 @@ def _plain(axes: Axes, label: str, x: np.ndarray, y: np.ndarray, color: str) -> 
     axes.plot(x, smooth(y, max(3, len(y) // 25)), color=color, linewidth=1.8, label=label)
 
 
+def _over_runs(axes: Axes, label: str, points: Sequence[tuple[np.ndarray, np.ndarray]], color: str) -> None:
+    """Every run faintly, the mean of the runs, and its confidence band."""
+    x, values = align(points)
+    mean, half_width = mean_over_runs(values)
+    for run in values:
+        axes.plot(x, run, color=color, alpha=0.25, linewidth=0.7)
+    axes.fill_between(x, mean - half_width, mean + half_width, color=color, alpha=0.18, linewidth=0)
+    axes.plot(x, mean, "o" if len(x) < 3 else "-", color=color, linewidth=1.8, markersize=4, label=label)
+
+
+def align(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Bring several runs to the same steps: from where the last begins to where the first ends, in equal bins.
+
+    Args:
+        points: (x, y) of each run R, x ascending.
+
+    Returns:
+        Middles of the bins [K], and the mean of each run's points in each bin [R, K]; a bin without a point gets the
+        value between its neighbours.
+    """
+    begin, end = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
+    bins = max(1, min(SEED_BINS, *(int(((x >= begin) & (x <= end)).sum()) for x, _ in points)))
+    edges = np.linspace(begin, max(end, begin), bins + 1)
+    middle = (edges[1:] + edges[:-1]) / 2
+    rows = []
+    for x, y in points:
+        bin_of = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, bins - 1)
+        inside = (x >= begin) & (x <= end)
+        count = np.bincount(bin_of[inside], minlength=bins)
+        total = np.bincount(bin_of[inside], weights=y[inside], minlength=bins)
+        full = count > 0
+        rows.append(
+            np.interp(middle, middle[full], total[full] / count[full]) if full.any() else np.interp(middle, x, y)
+        )
+    return middle, np.array(rows)
+
+
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""97.5 % quantile of Student's t for 1, 2, ... degrees of freedom."""
+
+
+def mean_over_runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over the runs, and half the width of its 95 % confidence interval by Student's t.
+
+    Args:
+        values: [R, K]; with one run the width is 0.
+
+    Returns:
+        Two arrays [K].
+    """
+    runs = len(values)
+    if runs < 2:
+        return values.mean(axis=0), np.zeros(values.shape[1])
+    quantile = _T_975[runs - 2] if runs - 2 < len(_T_975) else 1.96
+    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / math.sqrt(runs)
+
+
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Mean over a centred window that is cut at both ends."""
     window = window // 2 * 2 + 1
@@ -235,7 +347,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return np.convolve(values, kernel, mode="same") / np.convolve(np.ones(len(values)), kernel, mode="same")
 
 
-def _decorate(axes: Axes, title: str) -> None:
+def decorate(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.set_facecolor(PAPER)
     axes.grid(True, color="#e9e5db", linewidth=0.7)
@@ -257,10 +369,6 @@ def _short_number(value: float, _: Any = None) -> str:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value:.4g}"
-
-
-def _non_empty(curves: list[Curve]) -> list[Curve]:
-    return [curve for curve in curves if len(curve[1])]
 
 
 def _title(folder: Path) -> str:

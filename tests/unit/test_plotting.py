@@ -12,7 +12,7 @@ from PIL import Image
 
 from srl_ray import plot as plot_command
 from srl_ray.core.errors import ConfigError
-from srl_ray.plotting.curves import draw_curves, make_figure, smooth
+from srl_ray.plotting.curves import align, draw_curves, make_figure, mean_over_runs, smooth
 from srl_ray.plotting.records import Records, read_records
 
 pytestmark = pytest.mark.unit
@@ -138,3 +138,54 @@ def test_the_command_takes_the_latest_run_of_an_experiment(tmp_path: Path, capsy
     (tmp_path / "cartpole" / "latest").symlink_to("a")
     assert plot_command.main([f"run={tmp_path / 'cartpole'}"]) == 0
     assert capsys.readouterr().out.strip().endswith("a/plots/curves.png")
+
+
+def test_the_mean_over_runs_has_a_band_of_students_t() -> None:
+    mean, half_width = mean_over_runs(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]]))
+    assert mean.tolist() == [2.0, 5.0]
+    np.testing.assert_allclose(half_width, [4.303 / 3**0.5, 0.0])  # standard deviation 1, three runs
+    np.testing.assert_allclose(mean_over_runs(np.array([[0.0], [2.0]]))[1], 12.706)
+    assert mean_over_runs(np.array([[4.0]]))[1].tolist() == [0.0]
+
+
+def test_runs_of_different_length_meet_on_the_steps_they_share() -> None:
+    long = (np.arange(0.0, 21.0), np.arange(0.0, 21.0))
+    short = (np.array([2.0, 4.0, 6.0, 10.0]), np.array([1.0, 1.0, 3.0, 9.0]))
+    x, values = align([long, short])
+    assert x.tolist() == [3.0, 5.0, 7.0, 9.0]  # from 2 to 10, four bins as the short run has four points
+    assert values[0].tolist() == [2.5, 4.5, 6.5, 9.0]
+    assert values[1].tolist() == [1.0, 1.0, 3.0, 9.0]
+    x, values = align([(np.array([0.0, 1.0, 10.0]), np.array([0.0, 2.0, 8.0])), (np.arange(11.0), np.zeros(11))])
+    np.testing.assert_allclose(values[0], [1.0, 4.5, 8.0])  # an empty bin lies between its neighbours
+
+
+def test_several_runs_become_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, shift in enumerate((0.0, 0.5, 1.0)):
+        shifted = [{**record, "train/entropy": record["train/entropy"] + shift} for record in metrics(30 + seed)]
+        write(tmp_path / f"seed_{seed}" / "metrics.jsonl", shifted)
+    runs = [read_records(tmp_path / f"seed_{seed}") for seed in range(3)]
+    (axes,) = make_figure(*runs, only=("entropy",)).axes
+    *single, mean = axes.get_lines()
+    assert len(single) == 3
+    curves = np.array([line.get_ydata() for line in single])
+    np.testing.assert_allclose(mean.get_ydata(), curves.mean(axis=0))
+    band = axes.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(band[:, 1].max() - np.asarray(mean.get_ydata()).max(), 4.303 * 0.5 / 3**0.5, rtol=1e-6)
+
+    a, b, c = (str(tmp_path / f"seed_{seed}") for seed in range(3))
+    for arguments in ([f"run=[{a},{b},{c}]"], [a, b, c], [f"run={a}", f"run={b},{c}"]):
+        assert plot_command.main([*arguments, "only=entropy,losses"]) == 0
+        assert capsys.readouterr().out.strip() == str(tmp_path / "plots" / "curves.png")
+    assert plot_command.main([a, b, f"out={tmp_path / 'mine.png'}"]) == 0
+    assert (tmp_path / "mine.png").exists()
+
+
+def test_wrong_choices_of_the_plot_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "metrics.jsonl", metrics())
+    for arguments, words in (
+        (["only=entropi"], "no panel is named like that"),
+        ([f"out={tmp_path / 'mine.jpg'}"], "ends in .png"),
+        (["run=[a,,b]"], "run must be a path"),
+    ):
+        assert plot_command.main([f"run={tmp_path}", *arguments]) == 2
+        assert words in capsys.readouterr().err
