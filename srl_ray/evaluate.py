@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from srl_ray.core.errors import ConfigError
 from srl_ray.evaluation.command import OK, Option, boolean, one_of, positive, read_options, run_command, say
 
 HELP = """\
@@ -24,6 +25,8 @@ Play episodes with a trained policy and print exact returns. Starts no Ray and n
   seed=1               of environments and sampling; the same seed and num_envs take the same actions
   num_envs=N           environments stepped together; default: one per episode, up to 16
   policy=checkpoint    initial: the weights before training; random: uniform actions
+  team=NAME            with opponent: the team that plays by this policy, e.g. seekers
+  opponent=PATH        what every other team plays by: another run, initial or random; default: the same policy
   out=FILE             where the numbers go; default: evaluation.json in the run directory
   env.KEY=VALUE        another environment setting than in training, e.g. env.kwargs.num_hiders=[2,2]
 
@@ -31,6 +34,7 @@ Examples
   python -m srl_ray.evaluate latest
   python -m srl_ray.evaluate checkpoint=runs/cartpole/latest episodes=100
   python -m srl_ray.evaluate checkpoint=runs/cartpole/latest policy=initial      what training has brought
+  python -m srl_ray.evaluate latest team=seekers opponent=initial deterministic=false
 """
 
 OPTIONS = {
@@ -40,6 +44,8 @@ OPTIONS = {
     "seed": Option(int, "a whole number", 1),
     "num_envs": Option(positive, "a whole number above 0"),
     "policy": Option(one_of("checkpoint", "initial", "random"), "checkpoint, initial or random", "checkpoint"),
+    "team": Option(str, "a team's name"),
+    "opponent": Option(str, "a path, initial or random"),
     "out": Option(Path, "a path"),
 }
 PROGRESS_S = 5.0
@@ -64,10 +70,12 @@ def _main(argv: list[str]) -> int:
     use_one_thread()
     run = find_saved_run(options["checkpoint"])
     config = from_mapping({**run.config, **overrides})
-    episodes, which = options["episodes"], options["policy"]
+    episodes, which, team, opponent = (options[key] for key in ("episodes", "policy", "team", "opponent"))
     block = make_block(config.env, min(episodes, options["num_envs"] or MAX_ENVS))
     try:
-        policy = load_policy(run, config.policy, block.spec, seed=config.run.seed, which=which)
+        policy: Any = load_policy(run, config.policy, block.spec, seed=config.run.seed, which=which)
+        if team is not None or opponent is not None:
+            policy = _against(policy, run, config, block.spec, team=team, opponent=opponent)
         result = evaluate_block(
             policy,
             block,
@@ -79,11 +87,36 @@ def _main(argv: list[str]) -> int:
     finally:
         block.close()
     title = {"checkpoint": run.title, "initial": "initial weights", "random": "uniform random actions"}[which]
+    name = "evaluation" if which == "checkpoint" else f"evaluation_{which}"
+    document = {"checkpoint": str(run.checkpoint), "policy": which}
+    if opponent is not None:
+        title += f", as {team} against {opponent}"
+        name += f"_{team}_v_{Path(opponent).name}"
+        document |= {"team": team, "opponent": opponent}
     sys.stdout.write(table(result, title))
-    name = "evaluation.json" if which == "checkpoint" else f"evaluation_{which}.json"
-    document = {"checkpoint": str(run.checkpoint), "policy": which, **result.to_mapping()}
-    _write(options["out"] or run.directory / name, document, is_asked=options["out"] is not None)
+    document |= result.to_mapping()
+    _write(options["out"] or run.directory / f"{name}.json", document, is_asked=options["out"] is not None)
     return OK
+
+
+def _against(own: Any, run: Any, config: Any, spec: Any, *, team: str | None, opponent: str | None) -> dict[str, Any]:
+    """Team → policy: `own` for one, the opponent's for every other."""
+    from srl_ray.config import from_mapping
+    from srl_ray.evaluation.evaluator import team_of_agent
+    from srl_ray.evaluation.loading import find_saved_run, load_policy
+
+    teams = sorted(set(team_of_agent(spec.group).values()))
+    if opponent is None or team not in teams or len(teams) < 2:
+        raise ConfigError(
+            f"team={team} opponent={opponent}: give both, in an environment with several teams; "
+            f"the teams of {spec.env_id} are: {', '.join(teams)}."
+        )
+    which = opponent if opponent in ("initial", "random") else "checkpoint"
+    if which == "checkpoint":
+        run = find_saved_run(opponent)
+        config = from_mapping(run.config)
+    other = load_policy(run, config.policy, spec, seed=config.run.seed, which=which)
+    return {name: own if name == team else other for name in teams}
 
 
 def table(result: Any, title: str) -> str:

@@ -121,7 +121,7 @@ class EvaluationResult:
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | Mapping[str, Policy],
     config: EnvConfig,
     *,
     episodes: int = 20,
@@ -136,7 +136,7 @@ def evaluate(
     number does not divide), so that short episodes are not preferred.
 
     Args:
-        policy: On the CPU; put into evaluation mode.
+        policy: On the CPU; put into evaluation mode. Team → policy lets different weights play each other.
         config: The environment section of the configuration.
         episodes: How many.
         deterministic: The most likely action in place of a sample.
@@ -161,7 +161,7 @@ def evaluate(
 
 
 def evaluate_block(
-    policy: Policy,
+    policy: Policy | Mapping[str, Policy],
     block: EnvBlock,
     *,
     episodes: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class RenderResult:
 
 
 def render_episodes(
-    policy: Policy,
+    policy: Policy | Mapping[str, Policy],
     config: EnvConfig,
     path: Path,
     *,
@@ -70,7 +70,7 @@ def render_episodes(
     """Write a video of the first `episodes` episodes, and a sheet of stills beside it.
 
     Args:
-        policy: On the CPU; put into evaluation mode.
+        policy: On the CPU; put into evaluation mode. Team → policy lets different weights play each other.
         config: The environment section of the configuration.
         path: Of the video; its ending (.mp4, .gif) is the format.
         episodes: How many, one after the other.

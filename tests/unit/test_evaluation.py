@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,55 @@ def test_next_step_autoreset_gives_the_same_episodes() -> None:
         policy = Remember(DiscreteActions((2,)))
         results.append([record.length for record in evaluate(policy, config, episodes=4, num_envs=2).episodes])
     assert results[0] == results[1] == results[2]
+
+
+# --------------------------------------------------------------------------------------------------------- cross-play
+
+
+def red_against_blue() -> Any:
+    block = changing_teams(num_envs=3)
+    group = replace(block.spec.group, teams=("red", "blue", "red", "blue"))
+    block.spec = replace(block.spec, group=group)
+    return block
+
+
+def test_every_team_plays_by_its_own_policy_with_its_own_state() -> None:
+    block = red_against_blue()
+    red, blue = (Remember(block.spec.group.action) for _ in range(2))
+    result = evaluate_block({"red": red, "blue": blue}, block, episodes=9)
+    for policy, slots in ((red, {0.0, 2.0}), (blue, {1.0, 3.0})):
+        assert {slot for obs, _, _ in policy.log for slot in obs[:, 1]} == slots
+        for obs, _, state in policy.log:
+            np.testing.assert_array_equal(state, 101 + obs[:, 2])  # the block observes its own step number
+    assert result.agent_steps == sum(len(obs) for policy in (red, blue) for obs, _, _ in policy.log)
+    assert result.returns == [10.0] * 9
+
+
+def test_actions_of_a_team_reach_its_own_agents() -> None:
+    block = red_against_blue()
+    taken: list[np.ndarray] = []
+    step = block.step
+    block.step = lambda actions: taken.append(actions[..., 0].copy()) or step(actions)
+    red, blue = (Remember(block.spec.group.action) for _ in range(2))
+    act = blue.act
+    blue.act = lambda *args: replace(act(*args), action=torch.ones(len(args[2]), 1, dtype=torch.int64))  # type: ignore[method-assign]
+    evaluate_block({"red": red, "blue": blue}, block, episodes=9)
+    actions = np.array(taken)
+    assert not actions[..., [0, 2]].any()
+    assert actions[..., 1].all()
+    assert actions[..., 3].any()
+
+
+def test_teams_without_a_policy_are_named() -> None:
+    block = red_against_blue()
+    with pytest.raises(ConfigError, match=r"given for \['red'\], the teams are \['blue', 'red'\]"):
+        BlockPlayer({"red": UniformPolicy(block.spec.group.action)}, block, deterministic=True, seed=1)
+
+
+def test_the_command_wants_teams_to_play_against_an_opponent(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["opponent=random"], ["team=agents"], ["team=agents", "opponent=random"]):
+        assert evaluate_command.main([f"checkpoint={saved}", *argv]) == 2
+        assert "the teams of CartPole-v1 are: agents" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ repeatability
