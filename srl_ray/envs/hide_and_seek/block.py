@@ -1,4 +1,7 @@
-"""Hide-and-seek as an environment block: many simulations stepped together, every rule vectorised over all of them."""
+"""The world as an environment block: many simulations stepped together, every rule vectorised over all of them.
+
+Moving, grabbing, locking and seeing are here and the same for every game; what the agents are to do is the `Task`'s.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from srl_ray.envs.hide_and_seek.config import (
     HideAndSeekConfig,
 )
 from srl_ray.envs.hide_and_seek.episode import Episodes
+from srl_ray.envs.hide_and_seek.game import HideAndSeek
 from srl_ray.envs.hide_and_seek.grab_lock import Grabbing, Locking, surface_distance
-from srl_ray.envs.hide_and_seek.layout import Layout, draw_layout
+from srl_ray.envs.hide_and_seek.layout import Layout
 from srl_ray.envs.hide_and_seek.model import agent_names
 from srl_ray.envs.hide_and_seek.observation import Observation, observation_specs
 from srl_ray.envs.hide_and_seek.physics import Physics
 from srl_ray.envs.hide_and_seek.rays import RayCaster
-from srl_ray.envs.hide_and_seek.reward import Reward
 from srl_ray.envs.hide_and_seek.snapshot import NOBODY, Snapshot
-from srl_ray.envs.hide_and_seek.statistics import Statistics
+from srl_ray.envs.hide_and_seek.task import Task, World
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
 
 NO_FORCE = MOVEMENT_LEVELS // 2
@@ -38,34 +41,40 @@ FORCE_LEVELS = (np.arange(MOVEMENT_LEVELS) - NO_FORCE) * (MOVEMENT_LIMIT / NO_FO
 
 
 class HideAndSeekBlock:
-    """`num_envs` environments of hide-and-seek. Implements `EnvBlock`.
+    """`num_envs` environments of hide-and-seek, or of another task in its world. Implements `EnvBlock`.
 
     Actions are (x force, y force, yaw torque, pull, lock): three of 11 levels (5 is none) and two bits. Agents of both
     teams share one group; those that an episode's team sizes leave out have no observation and get no reward. Episodes
-    end by the time limit only, and restart in the same step.
+    end by the time limit (truncated) or by the task's rules (terminated; never in hide-and-seek), and restart in the
+    same step.
 
     Attributes:
         spec: Agents and spaces.
+        task: The rules of the game.
+        world: The state of all simulations; its parts are also attributes of the block.
         stage_seconds: Seconds spent since construction, by stage of `step`: "physics", "rays", "rules" (grabbing,
-            locking, rewards, statistics, observations) and "reset" (new worlds, their rays and observations included).
+            locking, the task, observations) and "reset" (new worlds, their rays and observations included).
     """
 
-    def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
+    def __init__(self, num_envs: int, config: HideAndSeekConfig, task: Task | None = None) -> None:
         self.config = config
+        self.task = HideAndSeek(num_envs, config) if task is None else task
         names = agent_names(config)
         teams = ("hiders",) * config.max_hiders + ("seekers",) * config.max_seekers
         action = DiscreteActions((MOVEMENT_LEVELS, MOVEMENT_LEVELS, MOVEMENT_LEVELS, 2, 2))
-        group = AgentGroup("agents", names, observation_specs(config), action, teams)
-        self.spec = BlockSpec("hide_and_seek", num_envs, group, frame_skip=config.integration.substeps)
+        group = AgentGroup("agents", names, {**observation_specs(config), **self.task.fields}, action, teams)
+        self.spec = BlockSpec(self.task.name, num_envs, group, frame_skip=config.integration.substeps)
         self.stage_seconds = {"physics": 0.0, "rays": 0.0, "rules": 0.0, "reset": 0.0}
         self.physics = Physics(num_envs, config)
         self.episodes = Episodes(num_envs, config)
         self.rays = RayCaster(num_envs, config)
         self.grabbing = Grabbing(num_envs, config)
         self.locking = Locking(num_envs, config)
+        self.world = World(self.episodes, self.physics, self.rays, self.grabbing, self.locking)
         self.observation = Observation(num_envs, config)
-        self.reward = Reward(num_envs, config)
-        self.statistics = Statistics(num_envs, config)
+        self.observation.fields |= {
+            name: spec.zeros(num_envs, config.max_agents) for name, spec in self.task.fields.items()
+        }
         self.returns = np.zeros((num_envs, config.max_agents))
         self._agents = config.max_agents
         self._rngs: list[np.random.Generator] = []
@@ -79,7 +88,11 @@ class HideAndSeekBlock:
         self.refresh()
         nothing = np.zeros((num_envs, self._agents), bool)
         return self._answer(
-            on_reset=self.episodes.present.copy(), reward=nothing.astype(np.float32), truncated=nothing, episodes=[]
+            on_reset=self.episodes.present.copy(),
+            reward=nothing.astype(np.float32),
+            terminated=nothing,
+            truncated=nothing,
+            episodes=[],
         )
 
     def step(self, actions: np.ndarray) -> BlockStep:
@@ -104,9 +117,12 @@ class HideAndSeekBlock:
             clock = self._count("reset", clock)
         self.rays.cast(self.physics.pose)
         clock = self._count("rays", clock)
-        reward = self._score(failed)
+        reward, is_over = self.task.score(self.world)
+        reward[failed] = 0.0
+        self.returns += reward
         self._observe()
-        ended = (self.episodes.step >= self.config.steps) & ~failed
+        is_over = is_over & ~failed
+        ended = (self.episodes.step >= self.config.steps) & ~failed | is_over
         clock = self._count("rules", clock)
         final_lanes, final_obs = np.zeros(0, np.int64), None
         if ended.any():
@@ -119,11 +135,11 @@ class HideAndSeekBlock:
             self._observe()
             on_reset[ended] = self.episodes.present[ended]
             self._count("reset", clock)
-        truncated = was_present & (failed | ended)[:, None]
         return self._answer(
             on_reset=on_reset,
             reward=reward,
-            truncated=truncated,
+            terminated=was_present & is_over[:, None],
+            truncated=was_present & (failed | ended & ~is_over)[:, None],
             episodes=records,
             final_lanes=final_lanes,
             final_obs=final_obs,
@@ -201,27 +217,13 @@ class HideAndSeekBlock:
     def _act(self, actions: np.ndarray) -> None:
         """Forces, grabs and locks for the coming step."""
         episodes = self.episodes
-        is_frozen = ~episodes.is_hider & (episodes.step < self.config.prep_steps)[:, None]
-        actions = np.where((is_frozen | ~episodes.present)[..., None], NO_ACTION, actions)
+        is_void = self.task.prepare(self.world, actions) | ~episodes.present
+        actions = np.where(is_void[..., None], NO_ACTION, actions)
         self.physics.control[...] = FORCE_LEVELS[actions[..., :PULL]]
         distance = surface_distance(self.physics.pose, episodes.half_sizes, self._agents)
         reachable = (distance <= REACH) & self.rays.sees[:, :, self._agents :]
         self.grabbing.update(self.physics, actions[..., PULL] == 1, distance, reachable)
         self.locking.update(self.physics, episodes, actions[..., LOCK] == 1, reachable)
-
-    def _score(self, failed: np.ndarray) -> np.ndarray:
-        reward = self.reward.update(self.episodes, self.physics.pose, self.rays.sees)
-        reward[failed] = 0.0
-        self.returns += reward
-        self.statistics.update(
-            self.episodes,
-            self.physics.pose,
-            held=self.grabbing.held,
-            locked=self.locking.locked,
-            is_seen=self.reward.is_seen,
-            is_agent_out=self.reward.is_agent_out,
-        )
-        return reward
 
     def _observe(self) -> None:
         self.observation.write(
@@ -233,12 +235,13 @@ class HideAndSeekBlock:
             sees=self.rays.sees,
             lidar=self.rays.lidar,
         )
+        self.task.observe(self.world, self.observation.fields)
 
     # --- episodes -----------------------------------------------------------------------------------------------------
 
     def _begin_episodes(self, ids: np.ndarray, layouts: list[Layout] | None = None) -> None:
         """New worlds for the environments `ids`, drawn or given; rays and observations are still the old ones."""
-        layouts = layouts or [draw_layout(self._rngs[env], self.config) for env in ids]
+        layouts = layouts or [self.task.draw(self._rngs[env]) for env in ids]
         slots = []
         for env, layout in zip(ids, layouts, strict=True):
             rng = self._rngs[env]
@@ -255,8 +258,8 @@ class HideAndSeekBlock:
         self.physics.reset(ids, layouts, slots)
         self.grabbing.reset(ids)
         self.locking.reset(ids)
-        self.statistics.reset(ids, self.physics.pose)
         self.returns[ids] = 0.0
+        self.task.begin(self.world, ids)
 
     def _discard(self, ids: np.ndarray) -> list[EpisodeRecord]:
         """End the episodes of failed simulations, whose states must not be looked at, and begin new ones."""
@@ -271,7 +274,7 @@ class HideAndSeekBlock:
     def _record(self, env: int) -> EpisodeRecord:
         returns = self._returns(env)
         length = int(self.episodes.step[env])
-        summary = self.statistics.summary(env, self.episodes, self.physics.pose, self.locking.locked, self.returns[env])
+        summary = self.task.summary(self.world, env, self.returns[env])
         return EpisodeRecord(env, length, returns, dict.fromkeys(returns, length), summary)
 
     def _returns(self, env: int) -> dict[str, float]:
@@ -285,6 +288,7 @@ class HideAndSeekBlock:
         *,
         on_reset: np.ndarray,
         reward: np.ndarray,
+        terminated: np.ndarray,
         truncated: np.ndarray,
         episodes: list[EpisodeRecord],
         final_lanes: np.ndarray | None = None,
@@ -296,7 +300,7 @@ class HideAndSeekBlock:
             present=self.episodes.present,
             on_reset=on_reset,
             reward=reward,
-            terminated=np.zeros_like(truncated),
+            terminated=terminated,
             truncated=truncated,
             final_lanes=lanes,
             final_obs=self._rows(lanes) if final_obs is None else final_obs,
