@@ -17,13 +17,8 @@ PULL, LOCK, NOTHING = (5, 5, 5, 1, 0), (5, 5, 5, 0, 1), (5, 5, 5, 0, 0)
 
 
 @pytest.fixture(scope="module", params=["faithful", "default", "fast"])
-def any_stage(request: pytest.FixtureRequest) -> Stage:
+def stage(request: pytest.FixtureRequest) -> Stage:
     return Stage(make_block(1, preset=request.param, prep_fraction=0.0))
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage(make_block(1, prep_fraction=0.0))
 
 
 def beside_a_cube(stage: Stage, distance: float, **world: object) -> None:
@@ -64,8 +59,7 @@ def test_a_grab_goes_by_what_was_seen_in_the_previous_observation(stage: Stage) 
 
 
 @pytest.mark.parametrize("kind", ["boxes", "ramps"])
-def test_taking_hold_moves_nothing(any_stage: Stage, kind: str) -> None:
-    stage = any_stage
+def test_taking_hold_moves_nothing(stage: Stage, kind: str) -> None:
     objects = {"boxes": [(1.45, 1.1)], "ramps": [(1.46, 0.9)]}
     stage.start(hiders=[(1.0, 1.0)], seekers=[FAR_AWAY], **{kind: objects[kind]})
     stage.place("hider_0", yaw=RIGHT - 0.3)
@@ -78,8 +72,7 @@ def test_taking_hold_moves_nothing(any_stage: Stage, kind: str) -> None:
     np.testing.assert_allclose(stage.block.physics.pose, before, atol=1e-4)
 
 
-def test_dragging_keeps_the_relative_pose_and_letting_go_frees(any_stage: Stage) -> None:
-    stage = any_stage
+def test_dragging_keeps_the_relative_pose_and_letting_go_frees(stage: Stage) -> None:
     beside_a_cube(stage, 0.2)
     stage.step(3, hider_0=PULL)
     before = stage.pose("box_0") - stage.pose("hider_0")
