@@ -7,12 +7,14 @@ import pytest
 
 from srl_ray.core.errors import ConfigError
 from srl_ray.envs.hide_and_seek import HideAndSeekConfig, make_block
+from srl_ray.envs.hide_and_seek.dice import Dice
 from srl_ray.envs.hide_and_seek.layout import Counts, Layout, draw_layout
 from srl_ray.envs.hide_and_seek.staging import Stage
 from srl_ray.envs.hide_and_seek.walls import (
+    FloorPlan,
     Wall,
     cut_door,
-    occupied_cells,
+    occupied_columns,
     outer_walls,
     random_rooms,
     wall_height,
@@ -20,6 +22,12 @@ from srl_ray.envs.hide_and_seek.walls import (
 )
 
 pytestmark = pytest.mark.unit
+
+
+def free_cells(plan: FloorPlan) -> np.ndarray:
+    """bool [grid, grid], indexed [x, y]."""
+    columns = np.array(occupied_columns(plan))
+    return (columns[:, None] >> np.arange(plan.grid)) & 1 == 0
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +79,11 @@ def test_counts_are_in_range_and_uniform(random_worlds: list[Layout]) -> None:
 
 
 def test_a_door_is_70_cm_wide_and_every_room_has_one() -> None:
-    rng = np.random.default_rng(1)
+    dice = Dice(np.random.default_rng(1))
     gaps = []
     for _ in range(300):
-        for wall in random_rooms(rng, num_rooms=4) or []:
-            pieces = [] if wall.is_outer else cut_door(rng, wall)
+        for wall in random_rooms(dice, num_rooms=4) or []:
+            pieces = [] if wall.is_outer else cut_door(dice, wall, 2)
             if len(pieces) == 2:
                 first, second = (wall_rectangle(piece) for piece in pieces)
                 gaps.append(second[wall.axis] - first[2 + wall.axis])
@@ -86,7 +94,7 @@ def test_a_door_is_70_cm_wide_and_every_room_has_one() -> None:
 def test_every_room_can_be_reached_when_the_border_is_walled(random_worlds: list[Layout]) -> None:
     walled = [world for world in random_worlds if world.has_outer_walls][:400]
     for world in walled:
-        free = ~occupied_cells(world.walls)
+        free = free_cells(FloorPlan(world.grid, world.walls))
         reached = np.zeros_like(free)
         reached[tuple(np.argwhere(free)[0])] = True
         while True:

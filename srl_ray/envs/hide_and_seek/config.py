@@ -1,21 +1,21 @@
-"""Settings of hide-and-seek and the constants of its two published scenarios.
+"""Settings of hide-and-seek and the constants of its published scenarios.
 
 The game is that of Baker et al. 2019, "Emergent Tool Use From Multi-Agent Autocurricula" (arXiv 1909.07528).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import ceil
 
-# --- the world, equal in both scenarios (metres, seconds, newtons) --------------------------------------------------
+# --- the world, equal in all scenarios (metres, seconds, newtons) ---------------------------------------------------
 FLOOR_SIZE = 6.0
+"""Of the published games; scenarios give their areas for a floor of this size."""
 GRID = 30
 CELL = FLOOR_SIZE / GRID
 WALL_THICKNESS = CELL / 2
 INNER_WALL_HEIGHT = 0.5
 OUTER_WALL_HEIGHT = 4.0
-DOOR_CELLS = 2
-MAX_WALLS = 10
 AGENT_RADIUS = 0.15
 ARM_RADIUS = 0.05
 ARM_OFFSETS = ((-0.13, -0.075, -0.05), (0.13, -0.075, -0.05))
@@ -31,8 +31,11 @@ LIDAR_MISS = 6.0
 MOVEMENT_LEVELS = 11
 MOVEMENT_LIMIT = 0.9
 OUT_OF_AREA_REWARD = -10.0
+MIN_GRID, MAX_GRID = 15, 120
+"""Cells along a side of the floor that are allowed; what is parked lies beyond the largest."""
+MOST_ROOMS = 12
 
-# --- the shape of an observation, equal in both scenarios, so that one network serves both --------------------------
+# --- the shape of an observation, equal in all scenarios, so that one network serves both --------------------------
 BOX_ROWS = 9
 RAMP_ROWS = 2
 SELF_DIM = 10
@@ -71,7 +74,7 @@ class Scenario:
 
     Attributes:
         horizon: Steps of an episode.
-        max_rooms: Rooms of the random-rooms generator are uniform in 1..max_rooms (randomwalls only).
+        num_rooms: (min, max) of the random-rooms generator, uniform per episode (randomwalls only).
         outer_walls_probability: Probability that the border of the floor is walled.
         num_boxes: (min, max), uniform per episode.
         num_elongated: (min, max) of the boxes that are bars, uniform per episode, never more than there are boxes.
@@ -79,13 +82,15 @@ class Scenario:
         are_ramps_lockable: Whether the lock action reaches ramps.
         wall_friction: Sliding friction of walls. The original sets none for random walls, so that the simulator's 1.0
             holds and makes walls climbable with a ramp only at high force; the quadrant's walls are slippery.
-        legal_area: (x_min, y_min, x_max, y_max); an agent whose centre is outside is penalised.
+        legal_area: (x_min, y_min, x_max, y_max) on a floor of 6 m, in proportion on others; an agent whose centre is
+            outside is penalised.
         are_objects_penalised: Whether a box or ramp outside the legal area penalises every agent.
         are_team_mates_close: Whether team mates start within TEAM_MATE_RADIUS of the team's first agent, per axis.
+        is_quadrant: Whether boxes start in the room in the corner and seekers outside it.
     """
 
     horizon: int
-    max_rooms: int
+    num_rooms: tuple[int, int]
     outer_walls_probability: float
     num_boxes: tuple[int, int]
     num_elongated: tuple[int, int]
@@ -95,36 +100,54 @@ class Scenario:
     legal_area: tuple[float, float, float, float]
     are_objects_penalised: bool
     are_team_mates_close: bool
+    is_quadrant: bool = False
 
 
+_RANDOM_WALLS = Scenario(
+    horizon=240,
+    num_rooms=(1, 4),
+    outer_walls_probability=0.5,
+    num_boxes=(3, 9),
+    num_elongated=(3, 9),
+    num_ramps=2,
+    are_ramps_lockable=True,
+    wall_friction=1.0,
+    legal_area=(-6.0, -6.0, 12.0, 12.0),
+    are_objects_penalised=False,
+    are_team_mates_close=True,
+)
+_QUADRANT = Scenario(
+    horizon=80,
+    num_rooms=(1, 1),
+    outer_walls_probability=1.0,
+    num_boxes=(2, 2),
+    num_elongated=(0, 0),
+    num_ramps=1,
+    are_ramps_lockable=False,
+    wall_friction=0.01,
+    legal_area=(0.1, 0.1, 5.9, 5.9),
+    are_objects_penalised=True,
+    are_team_mates_close=False,
+    is_quadrant=True,
+)
+_FIXED_PLAN = replace(
+    _RANDOM_WALLS,
+    num_rooms=(1, 1),
+    outer_walls_probability=1.0,
+    wall_friction=_QUADRANT.wall_friction,
+    legal_area=_QUADRANT.legal_area,
+    are_objects_penalised=True,
+)
 SCENARIOS = {
-    "randomwalls": Scenario(
-        horizon=240,
-        max_rooms=4,
-        outer_walls_probability=0.5,
-        num_boxes=(3, 9),
-        num_elongated=(3, 9),
-        num_ramps=2,
-        are_ramps_lockable=True,
-        wall_friction=1.0,
-        legal_area=(-6.0, -6.0, 12.0, 12.0),
-        are_objects_penalised=False,
-        are_team_mates_close=True,
-    ),
-    "quadrant": Scenario(
-        horizon=80,
-        max_rooms=1,
-        outer_walls_probability=1.0,
-        num_boxes=(2, 2),
-        num_elongated=(0, 0),
-        num_ramps=1,
-        are_ramps_lockable=False,
-        wall_friction=0.01,
-        legal_area=(0.1, 0.1, 5.9, 5.9),
-        are_objects_penalised=True,
-        are_team_mates_close=False,
-    ),
+    "randomwalls": _RANDOM_WALLS,
+    "quadrant": _QUADRANT,
+    "var_quadrant": _QUADRANT,
+    "empty": _FIXED_PLAN,
+    "half": _FIXED_PLAN,
+    "var_tri": _FIXED_PLAN,
 }
+"""The published games are randomwalls and quadrant. Of the others only the walls are published; they are played as the
+quadrant (var_quadrant) or with the objects, ramps and horizon of randomwalls inside a slippery border (the rest)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -132,7 +155,12 @@ class HideAndSeekConfig:
     """Settings of a block of hide-and-seek environments.
 
     Attributes:
-        scenario: "randomwalls" (the main game) or "quadrant" (one room in a corner; small, for debugging).
+        scenario: "randomwalls" (the main game), "quadrant" (one room in a corner; small, for debugging),
+            "var_quadrant" (the room's size varies), "empty" (border only), "half" (a wall across the middle) or
+            "var_tri" (one large and two small rooms).
+        floor_size: Side of the square floor, m: a number, or (min, max) for a number of 0.2 m cells that is uniform per
+            episode. The legal area is in proportion.
+        map_scale: Scales the map: floor, legal area, radius within which team mates start, and the scenario's horizon.
         num_hiders: (min, max) of the hiders of an episode; uniform, redrawn at every episode.
         num_seekers: (min, max) of the seekers of an episode, likewise.
         max_hiders: Agent slots of the hiders; fixes the agent ids and the observation's shape.
@@ -140,15 +168,16 @@ class HideAndSeekConfig:
         preset: Integration: "faithful" (Euler, 15 substeps of 5 ms, as the original), "default" (Euler, 10 of 7.5 ms)
             or "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, shorter pushes, stickier grabs, and arms
             that are seen but do not collide).
-        horizon: Steps of an episode; None takes the scenario's (240, 80).
+        horizon: Steps of an episode; None takes the scenario's (240, quadrants 80) times `map_scale`.
         prep_fraction: Share of the horizon in which seekers are frozen and nobody is rewarded.
         num_boxes: (min, max) of the boxes of an episode; None takes the scenario's (3-9, 2). At most 9.
         num_elongated: (min, max) of the boxes that are bars; None takes the scenario's (3-9, 0).
         num_ramps: Ramps; None takes the scenario's (2, 1). At most 2.
-        max_rooms: Most rooms of the random-rooms generator; None takes the scenario's (4).
-        outer_walls_probability: None takes the scenario's (0.5, 1).
-        door_dropout: Quadrant only: probability that one of the room's two walls has no door.
-        are_hiders_anywhere: Quadrant only: hiders start anywhere on the floor, not just inside the room.
+        num_rooms: (min, max) of the rooms of randomwalls, uniform per episode; None takes the scenario's (1-4).
+        outer_walls_probability: Probability that the border of randomwalls is walled (0.5); elsewhere it always is.
+        door_cells: Width of the door in every inner wall in cells of 0.2 m, 2 leaving 0.7 m free; 0 for no doors.
+        door_dropout: Quadrants only: probability that one of the room's two walls has no door.
+        are_hiders_anywhere: Quadrants only: hiders start anywhere on the floor, not just inside the room.
         lidar_rays: Horizontal rays per agent.
         do_hiders_own_unlocked: Keep an oddity of the original: objects that nobody ever locked count as locked by the
             first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
@@ -157,6 +186,8 @@ class HideAndSeekConfig:
     """
 
     scenario: str = "randomwalls"
+    floor_size: float | tuple[float, float] = FLOOR_SIZE
+    map_scale: float = 1.0
     num_hiders: tuple[int, int] = (1, 3)
     num_seekers: tuple[int, int] = (1, 3)
     max_hiders: int = 3
@@ -167,8 +198,9 @@ class HideAndSeekConfig:
     num_boxes: tuple[int, int] | None = None
     num_elongated: tuple[int, int] | None = None
     num_ramps: int | None = None
-    max_rooms: int | None = None
+    num_rooms: tuple[int, int] | None = None
     outer_walls_probability: float | None = None
+    door_cells: int = 2
     door_dropout: float = 0.5
     are_hiders_anywhere: bool = True
     lidar_rays: int = 30
@@ -179,11 +211,14 @@ class HideAndSeekConfig:
     def __post_init__(self) -> None:
         _check("scenario", self.scenario, self.scenario in SCENARIOS, f"one of {', '.join(SCENARIOS)}")
         _check("preset", self.preset, self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
+        _check("map_scale", self.map_scale, self.map_scale > 0, "above 0")
         base = SCENARIOS[self.scenario]
+        if self.horizon is None:
+            self.horizon = round(base.horizon * self.map_scale)
         for item in fields(self):
             if item.default is None and getattr(self, item.name) is None:
                 setattr(self, item.name, getattr(base, item.name))
-        for name in ("num_hiders", "num_seekers", "num_boxes", "num_elongated"):
+        for name in ("num_hiders", "num_seekers", "num_boxes", "num_elongated", "num_rooms"):
             value = getattr(self, name)
             _check(name, value, len(value) == 2, "a pair (min, max)")
             pair = (int(value[0]), int(value[1]))
@@ -198,7 +233,15 @@ class HideAndSeekConfig:
         _check("num_boxes", self.box_range, 1 <= self.box_range[1] <= BOX_ROWS, f"1 to {BOX_ROWS} boxes at most")
         _check("num_ramps", self.num_ramps, self.num_ramps in range(RAMP_ROWS + 1), f"0 to {RAMP_ROWS}")
         _check("horizon", self.horizon, self.horizon is not None and self.horizon >= 1, "at least 1")
-        _check("max_rooms", self.max_rooms, self.max_rooms in range(1, 5), "1 to 4")
+        rooms = self.room_range
+        _check("num_rooms", rooms, rooms[0] >= 1 and rooms[1] <= MOST_ROOMS, f"from 1 to {MOST_ROOMS} rooms")
+        fewest, most = self.grid_range
+        is_floor = MIN_GRID <= fewest <= most <= MAX_GRID
+        expected = (
+            f"(times map_scale {self.map_scale}) {MIN_GRID * CELL:g} to {MAX_GRID * CELL:g} m, or a pair of these"
+        )
+        _check("floor_size", self.floor_size, is_floor, expected)
+        _check("door_cells", self.door_cells, self.door_cells >= 0, "at least 0")
         _check("prep_fraction", self.prep_fraction, 0.0 <= self.prep_fraction < 1.0, "in [0, 1)")
         _check("door_dropout", self.door_dropout, 0.0 <= self.door_dropout <= 1.0, "in [0, 1]")
         probability = self.outer_walls_probability
@@ -212,6 +255,33 @@ class HideAndSeekConfig:
     def rules(self) -> Scenario:
         """Constants of the scenario; its horizon, counts and probabilities are overridden by this config's fields."""
         return SCENARIOS[self.scenario]
+
+    @property
+    def grid_range(self) -> tuple[int, int]:
+        """(min, max) of the cells along a side of the floor."""
+        size = self.floor_size
+        low, high = (size, size) if isinstance(size, (int, float)) else size
+        return round(low * self.map_scale / CELL), round(high * self.map_scale / CELL)
+
+    @property
+    def max_floor_size(self) -> float:
+        """Side of the largest floor, m."""
+        return self.grid_range[1] * CELL
+
+    @property
+    def max_walls(self) -> int:
+        """Walls of the fullest plan: the border's four, and two pieces of every inner wall around its door."""
+        return 4 + 2 * max(2, self.room_range[1] - 1)
+
+    @property
+    def team_mate_reach(self) -> int | None:
+        """Cells per axis within which team mates start, None for anywhere."""
+        return ceil(TEAM_MATE_RADIUS * self.map_scale / CELL - 1e-9) if self.rules.are_team_mates_close else None
+
+    @property
+    def room_range(self) -> tuple[int, int]:
+        assert self.num_rooms is not None
+        return self.num_rooms
 
     @property
     def integration(self) -> Preset:

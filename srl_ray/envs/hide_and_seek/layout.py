@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
 from srl_ray.core.errors import ConfigError
-from srl_ray.envs.hide_and_seek import walls as walls_module
 from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
     ARM_OFFSETS,
@@ -19,15 +19,28 @@ from srl_ray.envs.hide_and_seek.config import (
     CUBE_SIZE,
     GRID,
     RAMP_SIZE,
-    TEAM_MATE_RADIUS,
     HideAndSeekConfig,
+)
+from srl_ray.envs.hide_and_seek.dice import Dice
+from srl_ray.envs.hide_and_seek.walls import (
+    FloorPlan,
+    Room,
+    Wall,
+    empty_plan,
+    half_plan,
+    occupied_columns,
+    quadrant_plan,
+    random_rooms_plan,
+    three_rooms_plan,
 )
 
 PLACEMENT_TRIES = 10
 AGENT_FOOTPRINT = (2 * max(x for x, _, _ in ARM_OFFSETS) + 2 * ARM_RADIUS, 2 * AGENT_RADIUS)
 
-PlacementRule = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
-"""Generator and footprint in cells → int [PLACEMENT_TRIES, 2], candidates for the lower-left cell."""
+Cells = tuple[int, int]
+PlacementRule = Callable[[Dice, int, Cells], Cells | None]
+"""Dice, cells along the floor, footprint in cells → a candidate for the footprint's lower-left cell, None where
+the rule leaves no space for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,9 +56,10 @@ class Layout:
         boxes: [b, 2] centres; bars along x first, then bars along y, then cubes.
         box_sizes: [b, 3] full side lengths.
         ramps: [r, 2] centres of the bounding cubes.
+        grid: Cells along a side of the floor.
     """
 
-    walls: list[walls_module.Wall]
+    walls: list[Wall]
     num_rooms: int
     has_outer_walls: bool
     hiders: np.ndarray
@@ -53,6 +67,12 @@ class Layout:
     boxes: np.ndarray
     box_sizes: np.ndarray
     ramps: np.ndarray
+    grid: int = GRID
+
+    @property
+    def floor_size(self) -> float:
+        """Side of the floor, m."""
+        return self.grid * CELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +97,10 @@ def draw_layout(rng: np.random.Generator, config: HideAndSeekConfig, counts: Cou
     Raises:
         ConfigError: If `config.max_placement_tries` worlds were not enough.
     """
-    counts = counts or draw_counts(rng, config)
+    dice = Dice(rng)
+    counts = counts or draw_counts(dice, config)
     for _ in range(config.max_placement_tries):
-        layout = _try_layout(rng, config, counts)
+        layout = _try_layout(dice, config, counts)
         if layout is not None:
             return layout
     raise ConfigError(
@@ -88,119 +109,211 @@ def draw_layout(rng: np.random.Generator, config: HideAndSeekConfig, counts: Cou
     )
 
 
-def draw_counts(rng: np.random.Generator, config: HideAndSeekConfig) -> Counts:
-    hiders = int(rng.integers(config.num_hiders[0], config.num_hiders[1] + 1))
-    seekers = int(rng.integers(config.num_seekers[0], config.num_seekers[1] + 1))
-    boxes = int(rng.integers(config.box_range[0], config.box_range[1] + 1))
+def draw_counts(dice: Dice, config: HideAndSeekConfig) -> Counts:
+    hiders, seekers, boxes = (
+        dice.integer(low, high + 1) for low, high in (config.num_hiders, config.num_seekers, config.box_range)
+    )
     fewest, most = (min(limit, boxes) for limit in config.elongated_range)
-    bars = int(rng.integers(fewest, most + 1))
-    bars_x = int(rng.integers(bars + 1))
+    bars = dice.integer(fewest, most + 1)
+    bars_x = dice.integer(0, bars + 1)
     return Counts(hiders, seekers, bars_x, bars - bars_x, boxes - bars)
 
 
-def _try_layout(rng: np.random.Generator, config: HideAndSeekConfig, counts: Counts) -> Layout | None:
-    drawn = _draw_walls(rng, config)
-    if drawn is None:
+def draw_plan(dice: Dice, config: HideAndSeekConfig) -> FloorPlan | None:
+    """Floor and walls of the config's scenario; None if the random-rooms generator gave up."""
+    low, high = config.grid_range
+    grid = dice.integer(low, high + 1) if low < high else low
+    doors = config.door_cells
+    match config.scenario:
+        case "empty":
+            return empty_plan(grid)
+        case "half":
+            return half_plan(dice, grid=grid, door_cells=doors)
+        case "quadrant":
+            dropout = config.door_dropout
+            return quadrant_plan(dice, grid=grid, size=grid // 2, door_cells=doors, door_dropout=dropout)
+        case "var_quadrant":
+            size, dropout = int(grid * dice.between(0.3, 0.6)), config.door_dropout
+            return quadrant_plan(dice, grid=grid, size=size, door_cells=doors, door_dropout=dropout)
+        case "var_tri":
+            return three_rooms_plan(dice, grid=grid, door_cells=doors)
+        case "randomwalls":
+            assert config.outer_walls_probability is not None
+            fewest, most = config.room_range
+            return random_rooms_plan(
+                dice,
+                grid=grid,
+                num_rooms=dice.integer(fewest, most + 1),
+                outer_walls_probability=config.outer_walls_probability,
+                door_cells=doors,
+            )
+    raise AssertionError(f"no floor plan for {config.scenario}")
+
+
+def _try_layout(dice: Dice, config: HideAndSeekConfig, counts: Counts) -> Layout | None:
+    plan = draw_plan(dice, config)
+    if plan is None:
         return None
-    walls, num_rooms, has_outer_walls = drawn
-    grid = _Grid(rng, walls)
-    is_quadrant = config.scenario == "quadrant"
-    hiders_rule = inside_quadrant if is_quadrant and not config.are_hiders_anywhere else uniform
-    seekers_rule = outside_quadrant if is_quadrant else uniform
-    boxes_rule = inside_quadrant if is_quadrant else uniform
-    is_close = config.rules.are_team_mates_close
+    placer = Placer(dice, plan)
+    hiders_rule: PlacementRule = uniform
+    seekers_rule: PlacementRule = uniform
+    boxes_rule: PlacementRule = uniform
+    if config.rules.is_quadrant:
+        size = plan.rooms[0].y_stop
+        boxes_rule, seekers_rule = inside_quadrant(size), outside_quadrant(size)
+        hiders_rule = uniform if config.are_hiders_anywhere else boxes_rule
+    reach = config.team_mate_reach
     sizes = [BAR_X_SIZE] * counts.bars_x + [BAR_Y_SIZE] * counts.bars_y + [CUBE_SIZE] * counts.cubes
     ok = (
-        grid.place_team(counts.hiders, hiders_rule, is_close)
-        and grid.place_team(counts.seekers, seekers_rule, is_close)
-        and all(grid.place(size[:2], boxes_rule) for size in sizes)
-        and all(grid.place((RAMP_SIZE, RAMP_SIZE), uniform) for _ in range(config.ramps))
+        placer.place_team(counts.hiders, hiders_rule, reach)
+        and placer.place_team(counts.seekers, seekers_rule, reach)
+        and all(placer.place(size, boxes_rule) for size in sizes)
+        and all(placer.place((RAMP_SIZE, RAMP_SIZE), uniform) for _ in range(config.ramps))
     )
     if not ok:
         return None
-    ends = np.cumsum([counts.hiders, counts.seekers, len(sizes)])
-    hiders, seekers, boxes, ramps = np.split(np.asarray(grid.centres).reshape(-1, 2), ends)
-    box_sizes = np.asarray(sizes).reshape(-1, 3)
-    return Layout(walls, num_rooms, has_outer_walls, hiders, seekers, boxes, box_sizes, ramps)
+    centres = np.array(placer.centres)
+    agents, things = counts.hiders + counts.seekers, counts.hiders + counts.seekers + len(sizes)
+    return Layout(
+        walls=plan.walls,
+        num_rooms=plan.num_rooms,
+        has_outer_walls=plan.has_outer_walls,
+        hiders=centres[: counts.hiders],
+        seekers=centres[counts.hiders : agents],
+        boxes=centres[agents:things],
+        box_sizes=np.array(sizes).reshape(-1, 3),
+        ramps=centres[things:],
+        grid=plan.grid,
+    )
 
 
-def _draw_walls(
-    rng: np.random.Generator, config: HideAndSeekConfig
-) -> tuple[list[walls_module.Wall], int, bool] | None:
-    if config.scenario == "quadrant":
-        return walls_module.quadrant_walls(rng, door_dropout=config.door_dropout), 1, True
-    assert config.max_rooms is not None
-    assert config.outer_walls_probability is not None
-    num_rooms = int(rng.integers(1, config.max_rooms + 1))
-    walls = walls_module.random_rooms(rng, num_rooms=num_rooms)
-    if walls is None:
-        return None
-    has_outer_walls = bool(rng.random() < config.outer_walls_probability)
-    built = [wall for wall in walls if wall.is_outer and has_outer_walls]
-    for wall in walls:
-        if not wall.is_outer:
-            built += walls_module.cut_door(rng, wall)
-    return built, num_rooms, has_outer_walls
+class Placer:
+    """Puts one thing after another on the free cells of a floor plan.
 
+    Attributes:
+        centres: (x, y) of what has been placed, in order, m.
+    """
 
-class _Grid:
-    """Occupied cells, and the objects placed so far."""
-
-    def __init__(self, rng: np.random.Generator, walls: list[walls_module.Wall]) -> None:
-        self.rng = rng
-        self.occupied = walls_module.occupied_cells(walls)
+    def __init__(self, dice: Dice, plan: FloorPlan) -> None:
         self.centres: list[tuple[float, float]] = []
-        self.last_cell = (0, 0)
-
-    def place_team(self, size: int, rule: PlacementRule, is_close: bool) -> bool:
-        if size == 0:
-            return True
-        if not self.place(AGENT_FOOTPRINT, rule):
-            return False
-        anchor = self.last_cell
-
-        def beside(rng: np.random.Generator, cells: tuple[int, int]) -> np.ndarray:
-            reach = int(np.ceil(TEAM_MATE_RADIUS / CELL - 1e-9))
-            low = [max(1, a - reach) for a in anchor]
-            high = [min(GRID - 1, a + reach) for a in anchor]
-            return rng.integers(low, high, size=(PLACEMENT_TRIES, 2))
-
-        return all(self.place(AGENT_FOOTPRINT, beside if is_close else rule) for _ in range(size - 1))
+        self._dice = dice
+        self._grid = plan.grid
+        self._columns = occupied_columns(plan)
+        self._last_cell = (0, 0)
 
     def place(self, size: tuple[float, ...], rule: PlacementRule) -> bool:
+        """Place a thing of the full side lengths (x, y, ...); False after ten candidates that something occupies."""
         cells = (_cells(size[0]), _cells(size[1]))
-        for x, y in rule(self.rng, cells):
-            covered = self.occupied[x : x + cells[0], y : y + cells[1]]
-            if covered.any():
+        for _ in range(PLACEMENT_TRIES):
+            candidate = rule(self._dice, self._grid, cells)
+            if candidate is None:
                 continue
-            covered[...] = True
-            shift_x, shift_y = self.rng.random(2)  # shares of the slack between object and covered cells
-            centre_x = x * CELL + shift_x * (cells[0] * CELL - size[0]) + size[0] / 2
-            centre_y = y * CELL + shift_y * (cells[1] * CELL - size[1]) + size[1] / 2
+            x, y = candidate
+            covered = slice(x, x + cells[0])
+            mask = ((1 << cells[1]) - 1) << y
+            columns = self._columns[covered]
+            if any(column & mask for column in columns):
+                continue
+            self._columns[covered] = [column | mask for column in columns]
+            share = self._dice.share  # of the slack between the thing and the covered cells
+            centre_x = x * CELL + share() * (cells[0] * CELL - size[0]) + size[0] / 2
+            centre_y = y * CELL + share() * (cells[1] * CELL - size[1]) + size[1] / 2
             self.centres.append((centre_x, centre_y))
-            self.last_cell = (int(x), int(y))
+            self._last_cell = candidate
             return True
         return False
 
+    def place_team(self, size: int, rule: PlacementRule, reach: int | None) -> bool:
+        """Place agents, the others within `reach` cells of the first per axis if that is given."""
+        for index in range(size):
+            if not self.place(AGENT_FOOTPRINT, rule):
+                return False
+            if index == 0 and reach is not None:
+                rule = beside(self._last_cell, reach)
+        return True
 
-def uniform(rng: np.random.Generator, cells: tuple[int, int]) -> np.ndarray:
-    return rng.integers(1, [GRID - cells[0] - 1, GRID - cells[1] - 1], size=(PLACEMENT_TRIES, 2))
+
+# --- placement rules -------------------------------------------------------------------------------------------------
 
 
-def inside_quadrant(rng: np.random.Generator, cells: tuple[int, int]) -> np.ndarray:
-    half = GRID // 2
-    return rng.integers([half, 1], [GRID - cells[0] - 1, half - cells[1] - 1], size=(PLACEMENT_TRIES, 2))
+def uniform(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+    """Anywhere off the border."""
+    return _draw(dice, (1, 1), (grid - cells[0] - 1, grid - cells[1] - 1))
 
 
-def outside_quadrant(rng: np.random.Generator, cells: tuple[int, int]) -> np.ndarray:
-    """One candidate in each of the three other quadrants, then one of the three."""
-    half = GRID // 2
-    low_x, high_x = (1, half - cells[0] - 1), (half, GRID - cells[0] - 1)
-    low_y, high_y = (1, half - cells[1] - 1), (half, GRID - cells[1] - 1)
-    corners = np.asarray([(low_x, low_y), (low_x, high_y), (high_x, high_y)])
-    chosen = corners[rng.integers(3, size=PLACEMENT_TRIES)]
-    return rng.integers(chosen[..., 0], chosen[..., 1])
+def centre(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+    """In the middle of the floor."""
+    return (grid - cells[0]) // 2, (grid - cells[1]) // 2
+
+
+def middle(fraction: float) -> PlacementRule:
+    """Uniform in the middle `fraction` of the floor."""
+
+    def rule(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+        spare_x, spare_y = grid - cells[0], grid - cells[1]
+        low = (int(spare_x * (1 - fraction) / 2 + fraction), int(spare_y * (1 - fraction) / 2 + fraction))
+        stop = (int(spare_x * (1 + fraction) / 2 - fraction), int(spare_y * (1 + fraction) / 2 - fraction))
+        return _draw(dice, low, stop)
+
+    return rule
+
+
+def inside(room: Room) -> PlacementRule:
+    """Uniform in one room."""
+
+    def rule(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+        stop = (room.x_stop - cells[0] + 1, room.y_stop - cells[1] + 1)
+        return _draw(dice, (room.x_start, room.y_start), stop)
+
+    return rule
+
+
+def rotating(dice: Dice, rooms: Sequence[Room], count: int) -> list[PlacementRule]:
+    """One rule for each of `count` things, so that the rooms' numbers of things differ by at most one.
+
+    The order of the rooms is random.
+    """
+    order = sorted(rooms, key=lambda _: dice.share())
+    return [inside(order[index % len(order)]) for index in range(count)]
+
+
+def beside(cell: Cells, reach: int) -> PlacementRule:
+    """Within `reach` cells of another thing's cell, per axis."""
+
+    def rule(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+        x, y = cell
+        low = (max(1, x - reach), max(1, y - reach))
+        return _draw(dice, low, (min(grid - 1, x + reach), min(grid - 1, y + reach)))
+
+    return rule
+
+
+def inside_quadrant(size: int) -> PlacementRule:
+    """In the room of `size` cells at large x and small y."""
+
+    def rule(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+        return _draw(dice, (grid - size, 1), (grid - cells[0] - 1, size - cells[1] - 1))
+
+    return rule
+
+
+def outside_quadrant(size: int) -> PlacementRule:
+    """In one of the three other parts of the floor, each as likely as the others."""
+
+    def rule(dice: Dice, grid: int, cells: Cells) -> Cells | None:
+        left, right = (1, grid - size - cells[0] - 1), (grid - size, grid - cells[0] - 1)
+        lower, upper = (1, size - cells[1] - 1), (size, grid - cells[1] - 1)
+        x, y = ((left, lower), (left, upper), (right, upper))[dice.integer(0, 3)]
+        return _draw(dice, (x[0], y[0]), (x[1], y[1]))
+
+    return rule
+
+
+def _draw(dice: Dice, low: Cells, stop: Cells) -> Cells | None:
+    if low[0] >= stop[0] or low[1] >= stop[1]:
+        return None
+    return dice.integer(low[0], stop[0]), dice.integer(low[1], stop[1])
 
 
 def _cells(length: float) -> int:
-    return int(np.ceil(length / CELL - 1e-9))
+    return ceil(length / CELL - 1e-9)

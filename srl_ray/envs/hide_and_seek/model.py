@@ -13,8 +13,6 @@ from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
     ARM_OFFSETS,
     ARM_RADIUS,
-    FLOOR_SIZE,
-    MAX_WALLS,
     MOVEMENT_LIMIT,
     HideAndSeekConfig,
 )
@@ -41,7 +39,7 @@ def make_model(config: HideAndSeekConfig, *, jacobian: str = "dense", is_sleep_o
 
 
 def model_xml(config: HideAndSeekConfig, *, jacobian: str, is_sleep_on: bool) -> str:
-    half = FLOOR_SIZE / 2
+    half = config.max_floor_size / 2
     agents = agent_names(config)
     bodies = [_agent(name, config.integration.do_arms_collide) for name in agents]
     bodies += [_box(f"box_{index}") for index in range(config.box_range[1])]
@@ -49,7 +47,7 @@ def model_xml(config: HideAndSeekConfig, *, jacobian: str, is_sleep_on: bool) ->
     friction = config.rules.wall_friction
     walls = [
         f'<geom name="wall_{index}" type="box" size=".01 .01 .01" pos="0 0 -10" friction="{friction}"/>'
-        for index in range(MAX_WALLS)
+        for index in range(config.max_walls)
     ]
     limits = f"-{MOVEMENT_LIMIT} {MOVEMENT_LIMIT}"
     motors = [

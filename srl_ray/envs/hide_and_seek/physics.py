@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
-from srl_ray.envs.hide_and_seek.config import AGENT_RADIUS, CUBE_SIZE, MAX_WALLS, RAMP_SIZE, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.config import AGENT_RADIUS, CUBE_SIZE, RAMP_SIZE, HideAndSeekConfig
 from srl_ray.envs.hide_and_seek.layout import Layout
 from srl_ray.envs.hide_and_seek.model import make_model
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
@@ -60,7 +60,7 @@ class Physics:
         self._sleep_policy = self.batch.expand("tree_sleep_policy")
         self._geom_body = self.model.geom_bodyid
         self._box_geoms = [int(self.model.body(f"box_{i}").geomadr[0]) for i in range(self.num_boxes)]
-        self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(MAX_WALLS)]
+        self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(config.max_walls)]
         self._warnings_before = self.batch.warning[:, :, 1].sum(axis=1)
 
     def step(self) -> np.ndarray:
@@ -128,7 +128,7 @@ class Physics:
         is_used[1 + agents : 1 + agents + len(layout.boxes)] = True
         is_used[1 + agents + boxes : 1 + agents + boxes + len(layout.ramps)] = True
         self._geom_group[sim] = np.where(is_used[self._geom_body], 0, PARKED_GROUP)
-        for index in range(len(layout.walls), MAX_WALLS):
+        for index in range(len(layout.walls), len(self._wall_geoms)):
             self._geom_group[sim, self._wall_geoms[index]] = PARKED_GROUP
         self._sleep_policy[sim, :agents] = np.where(is_used[1 : 1 + agents], NEVER, ALLOWED)
         return pose

@@ -18,7 +18,6 @@ from srl_ray.envs.hide_and_seek.config import (
     ARM_OFFSETS,
     ARM_RADIUS,
     LIDAR_MISS,
-    MAX_WALLS,
     RAMP_CENTRE_OF_MASS,
     RAMP_SIZE,
     VIEW_HALF_ANGLE,
@@ -67,7 +66,7 @@ class RayCaster:
             (self.num_targets, num_envs), RAMP_SIZE, np.float32
         )  # no point is farther from a centre
         self._others = np.zeros((self.num_agents - 1, self.num_agents, num_envs), np.int64)  # present ones first
-        self._walls = np.zeros((5, MAX_WALLS, num_envs), np.float32)  # centre x, y, half x, y, height
+        self._walls = np.zeros((5, config.max_walls, num_envs), np.float32)  # centre x, y, half x, y, height
         self._half = np.full((3, self.num_targets - self.num_agents, num_envs), RAMP_HALF)
 
     def set_world(

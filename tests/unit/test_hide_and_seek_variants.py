@@ -1,0 +1,215 @@
+"""Promises about the variants of the game: floor plans, placement, floor sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from srl_ray.envs.hide_and_seek import HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.dice import Dice
+from srl_ray.envs.hide_and_seek.layout import Layout, Placer, centre, draw_layout, draw_plan, inside, middle, rotating
+from srl_ray.envs.hide_and_seek.walls import FloorPlan, Room, Wall, empty_plan, occupied_columns, three_rooms_plan
+
+pytestmark = pytest.mark.unit
+
+FIXED_PLANS = ("empty", "half", "quadrant", "var_quadrant", "var_tri")
+
+
+def dice(seed: int = 0) -> Dice:
+    return Dice(np.random.default_rng(seed))
+
+
+def plans(scenario: str, count: int = 200, **settings: object) -> list[FloorPlan]:
+    config = HideAndSeekConfig(scenario=scenario, **settings)  # type: ignore[arg-type]
+    source = dice()
+    drawn = [draw_plan(source, config) for _ in range(count)]
+    return [plan for plan in drawn if plan is not None]
+
+
+def worlds(count: int, **settings: object) -> list[Layout]:
+    config = HideAndSeekConfig(**settings)  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    return [draw_layout(rng, config) for _ in range(count)]
+
+
+def free_cells(plan: FloorPlan) -> np.ndarray:
+    """bool [grid, grid], indexed [x, y]."""
+    columns = np.array(occupied_columns(plan))
+    return (columns[:, None] >> np.arange(plan.grid)) & 1 == 0
+
+
+def inner(plan: FloorPlan) -> list[Wall]:
+    return [wall for wall in plan.walls if not wall.is_outer]
+
+
+def reached_from(free: np.ndarray, cell: tuple[int, int]) -> np.ndarray:
+    reached = np.zeros_like(free)
+    reached[cell] = True
+    while True:
+        grown = reached.copy()
+        grown[1:] |= reached[:-1]
+        grown[:-1] |= reached[1:]
+        grown[:, 1:] |= reached[:, :-1]
+        grown[:, :-1] |= reached[:, 1:]
+        grown &= free
+        if (grown == reached).all():
+            return reached
+        reached = grown
+
+
+# --- floor plans ------------------------------------------------------------------------------------------------------
+
+
+def test_three_rooms_are_a_half_and_two_quarters_without_doors() -> None:
+    source, corners, lines = dice(), set(), []
+    for _ in range(300):
+        plan = three_rooms_plan(source, grid=30, door_cells=0)
+        first, second = inner(plan)
+        lines.append((first.line, second.line))
+        assert (first.start, first.end) == (0, 29)
+        assert second.axis != first.axis
+        assert first.line in (second.start, second.end)
+        areas = np.zeros((30, 30), int)
+        for number, room in enumerate(plan.rooms, start=1):
+            areas[room.x_start : room.x_stop, room.y_start : room.y_stop] += number
+        assert ((areas > 0) == free_cells(plan)).all()
+        for number, room in enumerate(plan.rooms, start=1):
+            alone = reached_from(free_cells(plan), (room.x_start, room.y_start))
+            assert (alone == (areas == number)).all()
+        spans = [(room.x_stop - room.x_start, room.y_stop - room.y_start) for room in plan.rooms]
+        assert 28 in spans[0]
+        assert 28 not in spans[1] + spans[2]
+        corners.add((first.axis, second.start == 0))
+    assert len(corners) == 4
+    assert (min(min(lines)), max(max(lines))) == (12, 17)
+
+
+@pytest.mark.parametrize(("scenario", "rooms"), [("half", 2), ("quadrant", 1), ("var_quadrant", 1), ("var_tri", 3)])
+def test_doors_of_fixed_plans_connect_every_room(scenario: str, rooms: int) -> None:
+    for plan in plans(scenario):
+        assert len(plan.rooms) == plan.num_rooms == rooms
+        free = free_cells(plan)
+        assert (reached_from(free, (1, 28)) == free).all()
+
+
+@pytest.mark.parametrize("scenario", FIXED_PLANS)
+def test_fixed_plans_have_the_border_and_fit_the_walls_that_are_set_aside(scenario: str) -> None:
+    config = HideAndSeekConfig(scenario=scenario)
+    for plan in plans(scenario, 50):
+        assert sum(wall.is_outer for wall in plan.walls) == 4
+        assert len(plan.walls) <= config.max_walls
+
+
+def test_the_empty_plan_has_no_inner_wall_and_the_half_plan_one_across_the_middle() -> None:
+    assert inner(plans("empty", 1)[0]) == []
+    for plan in plans("half", 100):
+        built = ~free_cells(plan)[15]
+        assert all((wall.axis, wall.line) == (1, 15) for wall in inner(plan))
+        assert 2 <= (~built).sum() <= 3  # the door, and a single cell between it and the border
+    (wall,) = inner(plans("half", 1, door_cells=0)[0])
+    assert (wall.start, wall.end) == (0, 29)
+
+
+def test_the_varying_quadrant_spans_3_to_6_tenths_of_the_floor() -> None:
+    drawn = plans("var_quadrant", 1000)
+    sizes = np.array([plan.rooms[0].y_stop for plan in drawn])
+    assert (sizes.min(), sizes.max()) == (9, 17)
+    assert np.bincount(sizes)[9:].min() > 70  # 1000 / 9 each
+    for plan in drawn[:100]:
+        size = plan.rooms[0].y_stop
+        lines = {(wall.axis, wall.line) for wall in inner(plan)}
+        assert lines == {(1, 30 - size), (0, size)}
+        assert plan.rooms[0] == Room(31 - size, 29, 1, size)
+
+
+def test_random_rooms_can_be_an_exact_number() -> None:
+    config = HideAndSeekConfig(num_rooms=(6, 6), outer_walls_probability=1.0)
+    for plan in plans("randomwalls", 30, num_rooms=(6, 6), outer_walls_probability=1.0):
+        assert plan.num_rooms == 6
+        assert len(plan.walls) <= config.max_walls == 14
+        free = free_cells(plan)
+        assert (reached_from(free, tuple(np.argwhere(free)[0])) == free).all()
+
+
+# --- placement --------------------------------------------------------------------------------------------------------
+
+
+def test_centre_and_middle_rules() -> None:
+    source = dice()
+    assert centre(source, 30, (3, 3)) == (13, 13)
+    cells = np.array([middle(0.7)(source, 30, (3, 3)) for _ in range(2000)])
+    assert (cells.min(), cells.max()) == (4, 21)  # int(27 * 0.15 + 0.7), int(27 * 0.85 - 0.7) - 1
+    assert np.bincount(cells[:, 0])[4:].min() > 60  # 2000 / 18 each
+
+
+def test_a_thing_in_a_room_keeps_inside_its_walls() -> None:
+    source = dice()
+    for _ in range(50):
+        plan = three_rooms_plan(source, grid=30, door_cells=0)
+        for room in plan.rooms:
+            placer = Placer(source, plan)
+            assert placer.place((0.5, 0.5), inside(room))
+            x, y = placer.centres[0]
+            assert room.x_start * 0.2 + 0.25 <= x <= room.x_stop * 0.2 - 0.25
+            assert room.y_start * 0.2 + 0.25 <= y <= room.y_stop * 0.2 - 0.25
+    placer = Placer(source, empty_plan(30))
+    assert placer.place((0.5, 0.5), inside(Room(10, 13, 10, 13)))
+    assert not placer.place((0.5, 0.5), inside(Room(10, 13, 10, 13)))  # occupied
+    assert not placer.place((0.5, 0.5), inside(Room(20, 22, 10, 13)))  # too narrow
+
+
+def test_rotating_over_rooms_spreads_things_evenly() -> None:
+    source, rooms = dice(), (Room(1, 5, 1, 5), Room(7, 12, 1, 5), Room(15, 20, 1, 5))
+    first = []
+    for _ in range(100):
+        rules = rotating(source, rooms, 4)
+        found = [
+            next(i for i, room in enumerate(rooms) if room.x_start <= rule(source, 30, (3, 3))[0] < room.x_stop)  # type: ignore[index]
+            for rule in rules
+        ]
+        counts = np.bincount(found, minlength=3)
+        assert (counts.sum(), counts.max() - counts.min()) == (4, 1)
+        first.append(found[0])
+    assert set(first) == {0, 1, 2}
+
+
+def test_quadrant_rules_follow_the_varying_room() -> None:
+    for world in worlds(100, scenario="var_quadrant"):
+        size = max(wall.line for wall in world.walls if not wall.is_outer and wall.axis == 0) * 0.2
+        assert (world.boxes[:, 0] > 6.0 - size).all()
+        assert (world.boxes[:, 1] < size + 0.2).all()
+        is_in_room = (world.seekers[:, 0] > 6.2 - size) & (world.seekers[:, 1] < size)
+        assert not is_in_room.any()
+
+
+# --- floor sizes ------------------------------------------------------------------------------------------------------
+
+
+def test_larger_maps_scale_floor_team_radius_and_horizon() -> None:
+    config = HideAndSeekConfig(map_scale=1.5)
+    assert (config.grid_range, config.max_floor_size) == ((45, 45), pytest.approx(9.0))
+    assert (config.team_mate_reach, HideAndSeekConfig().team_mate_reach) == (4, 3)
+    assert (config.steps, config.prep_steps) == (360, 144)
+    assert HideAndSeekConfig(map_scale=2.0, scenario="quadrant").steps == 160
+    assert HideAndSeekConfig(map_scale=2.0, horizon=240).steps == 240
+    for world in worlds(100, map_scale=1.5, num_hiders=(3, 3), num_rooms=(2, 4)):
+        assert world.floor_size == pytest.approx(9.0)
+        assert max(wall.end for wall in world.walls) <= 44
+        assert (np.abs(world.hiders - world.hiders[0]) <= 0.9 + 1e-9).all()
+    boxes = np.concatenate([world.boxes for world in worlds(100, map_scale=1.5)])
+    assert boxes.max() > 8.0
+
+
+def test_the_floor_can_be_drawn_per_episode() -> None:
+    sizes = [world.grid for world in worlds(300, floor_size=(4.8, 6.0))]
+    assert set(sizes) == set(range(24, 31))
+    for world in worlds(50, floor_size=(4.0, 8.0), scenario="half"):
+        things = np.concatenate([world.hiders, world.seekers, world.boxes, world.ramps])
+        assert things.max() < world.floor_size
+        assert max(wall.end for wall in world.walls) == world.grid - 1
+
+
+@pytest.mark.parametrize("floor_size", [2.0, (6.0, 5.0), (3.0, 30.0)])
+def test_impossible_floors_are_refused(floor_size: float | tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match=r"hide_and_seek.floor_size is .*3 to 24 m"):
+        HideAndSeekConfig(floor_size=floor_size)
