@@ -253,6 +253,7 @@ class HideAndSeekBlock:
                 wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
                 box_sizes=layout.box_sizes,
                 exists=np.concatenate([present, self.episodes.exists[env]]),
+                cylinders=layout.cylinders,
             )
             slots.append(np.nonzero(present)[0])
         self.physics.reset(ids, layouts, slots)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import ceil
+from typing import ClassVar
 
 # --- the world, equal in all scenarios (metres, seconds, newtons) ---------------------------------------------------
 FLOOR_SIZE = 6.0
@@ -23,6 +24,7 @@ CUBE_SIZE = (0.5, 0.5, 0.5)
 BAR_X_SIZE = (1.65, 0.15, 0.5)
 BAR_Y_SIZE = (0.15, 1.65, 0.5)
 RAMP_SIZE = 0.5
+CYLINDER_HEIGHT = 0.5
 RAMP_CENTRE_OF_MASS = (0.0, -1.0 / 12.0, -1.0 / 12.0)
 TEAM_MATE_RADIUS = 0.5
 REACH = 0.25
@@ -183,7 +185,12 @@ class HideAndSeekConfig:
             first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
         max_placement_tries: Worlds drawn before a reset gives up with an error.
         threads: Threads that step the block's simulations.
+        ramp_rows: Ramps that an observation has room for.
+        num_cylinders: Upright cylinders that stand in the way.
     """
+
+    ramp_rows: ClassVar[int] = RAMP_ROWS
+    num_cylinders: ClassVar[int] = 0
 
     scenario: str = "randomwalls"
     floor_size: float | tuple[float, float] = FLOOR_SIZE
@@ -225,13 +232,14 @@ class HideAndSeekConfig:
             setattr(self, name, pair)
             _check(name, value, 0 <= pair[0] <= pair[1], "a pair with 0 <= min <= max")
         _check("num_hiders", self.num_hiders, self.num_hiders[0] >= 1, "at least one hider")
-        _check("num_seekers", self.num_seekers, self.num_seekers[0] >= 1, "at least one seeker")
+        are_seekers_fine = self.num_seekers[0] >= 1 or self.max_seekers == 0
+        _check("num_seekers", self.num_seekers, are_seekers_fine, "at least one seeker")
         _check("max_hiders", self.max_hiders, self.num_hiders[1] <= self.max_hiders, f"at least {self.num_hiders[1]}")
         _check(
             "max_seekers", self.max_seekers, self.num_seekers[1] <= self.max_seekers, f"at least {self.num_seekers[1]}"
         )
         _check("num_boxes", self.box_range, 1 <= self.box_range[1] <= BOX_ROWS, f"1 to {BOX_ROWS} boxes at most")
-        _check("num_ramps", self.num_ramps, self.num_ramps in range(RAMP_ROWS + 1), f"0 to {RAMP_ROWS}")
+        _check("num_ramps", self.num_ramps, self.num_ramps in range(self.ramp_rows + 1), f"0 to {self.ramp_rows}")
         _check("horizon", self.horizon, self.horizon is not None and self.horizon >= 1, "at least 1")
         rooms = self.room_range
         _check("num_rooms", rooms, rooms[0] >= 1 and rooms[1] <= MOST_ROOMS, f"from 1 to {MOST_ROOMS} rooms")
@@ -290,6 +298,11 @@ class HideAndSeekConfig:
     @property
     def max_agents(self) -> int:
         return self.max_hiders + self.max_seekers
+
+    @property
+    def other_rows(self) -> int:
+        """Other agents that an observation has room for."""
+        return self.max_agents - 1
 
     @property
     def box_range(self) -> tuple[int, int]:

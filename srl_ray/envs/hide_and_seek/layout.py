@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
@@ -57,6 +57,7 @@ class Layout:
         box_sizes: [b, 3] full side lengths.
         ramps: [r, 2] centres of the bounding cubes.
         grid: Cells along a side of the floor.
+        cylinders: [c, 3] x, y and radius of upright cylinders that stand in the way.
     """
 
     walls: list[Wall]
@@ -68,6 +69,7 @@ class Layout:
     box_sizes: np.ndarray
     ramps: np.ndarray
     grid: int = GRID
+    cylinders: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
 
     @property
     def floor_size(self) -> float:

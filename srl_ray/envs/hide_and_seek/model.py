@@ -13,6 +13,7 @@ from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
     ARM_OFFSETS,
     ARM_RADIUS,
+    CYLINDER_HEIGHT,
     MOVEMENT_LIMIT,
     HideAndSeekConfig,
 )
@@ -48,6 +49,10 @@ def model_xml(config: HideAndSeekConfig, *, jacobian: str, is_sleep_on: bool) ->
     walls = [
         f'<geom name="wall_{index}" type="box" size=".01 .01 .01" pos="0 0 -10" friction="{friction}"/>'
         for index in range(config.max_walls)
+    ]
+    walls += [
+        f'<geom name="cylinder_{index}" type="cylinder" size="1 {CYLINDER_HEIGHT / 2}" friction="{friction}"/>'
+        for index in range(config.num_cylinders)
     ]
     limits = f"-{MOVEMENT_LIMIT} {MOVEMENT_LIMIT}"
     motors = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from srl_ray.core.types import Arrays, FieldSpec
-from srl_ray.envs.hide_and_seek.config import BOX_ROWS, OBJECT_DIM, RAMP_ROWS, SELF_DIM, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.config import BOX_ROWS, OBJECT_DIM, SELF_DIM, HideAndSeekConfig
 from srl_ray.envs.hide_and_seek.episode import Episodes
 
 POSE_DIM = 12
@@ -13,20 +13,20 @@ POSE_DIM = 12
 
 
 def observation_specs(config: HideAndSeekConfig) -> dict[str, FieldSpec]:
-    others = config.max_agents - 1
+    others, ramps = config.other_rows, config.ramp_rows
     number, flag = np.dtype(np.float32), np.dtype(bool)
     return {
         "self": FieldSpec((SELF_DIM,), number),
         "others": FieldSpec((others, SELF_DIM), number),
         "boxes": FieldSpec((BOX_ROWS, OBJECT_DIM), number),
-        "ramps": FieldSpec((RAMP_ROWS, OBJECT_DIM), number),
+        "ramps": FieldSpec((ramps, OBJECT_DIM), number),
         "lidar": FieldSpec((config.lidar_rays,), number),
         "mask_others": FieldSpec((others,), flag),
         "mask_boxes": FieldSpec((BOX_ROWS,), flag),
-        "mask_ramps": FieldSpec((RAMP_ROWS,), flag),
+        "mask_ramps": FieldSpec((ramps,), flag),
         "exists_others": FieldSpec((others,), flag),
         "exists_boxes": FieldSpec((BOX_ROWS,), flag),
-        "exists_ramps": FieldSpec((RAMP_ROWS,), flag),
+        "exists_ramps": FieldSpec((ramps,), flag),
     }
 
 
@@ -62,9 +62,10 @@ class Observation:
         own = self._agent_features(episodes, pose[:, :agents], velocity[:, :agents])
         slots = np.arange(agents)[:, None]
         self.fields["self"][...] = own
-        self.fields["others"][...] = own[:, self._others]
-        self.fields["mask_others"][...] = sees[:, slots, self._others]
-        self.fields["exists_others"][...] = episodes.present[:, self._others]
+        others = slice(0, agents - 1)
+        self.fields["others"][:, :, others] = own[:, self._others]
+        self.fields["mask_others"][:, :, others] = sees[:, slots, self._others]
+        self.fields["exists_others"][:, :, others] = episodes.present[:, self._others]
         self.fields["lidar"][...] = lidar
         common = self._object_features(episodes, pose[:, agents:], velocity[:, agents:])
         flags = self._lock_flags(episodes, locked, owner)

@@ -6,7 +6,13 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
-from srl_ray.envs.hide_and_seek.config import AGENT_RADIUS, CUBE_SIZE, RAMP_SIZE, HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.config import (
+    AGENT_RADIUS,
+    CUBE_SIZE,
+    CYLINDER_HEIGHT,
+    RAMP_SIZE,
+    HideAndSeekConfig,
+)
 from srl_ray.envs.hide_and_seek.layout import Layout
 from srl_ray.envs.hide_and_seek.model import make_model
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
@@ -61,6 +67,7 @@ class Physics:
         self._geom_body = self.model.geom_bodyid
         self._box_geoms = [int(self.model.body(f"box_{i}").geomadr[0]) for i in range(self.num_boxes)]
         self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(config.max_walls)]
+        self._cylinder_geoms = [self.model.geom(f"cylinder_{i}").id for i in range(config.num_cylinders)]
         self._warnings_before = self.batch.warning[:, :, 1].sum(axis=1)
 
     def step(self) -> np.ndarray:
@@ -114,6 +121,10 @@ class Physics:
             else:
                 self._set_box(sim, geom, (0.01, 0.01, 0.01))
                 self._geom_pos[sim, geom] = (0.0, 0.0, -10.0)
+        for geom, (x, y, radius) in zip(self._cylinder_geoms, layout.cylinders, strict=True):
+            self._set_box(sim, geom, (radius, radius, CYLINDER_HEIGHT / 2))
+            self._geom_size[sim, geom] = (radius, CYLINDER_HEIGHT / 2, 0.0)
+            self._geom_pos[sim, geom] = (x, y, CYLINDER_HEIGHT / 2)
         for index, geom in enumerate(self._box_geoms):
             x, y, z = layout.box_sizes[index] if index < len(layout.box_sizes) else CUBE_SIZE
             self._set_box(sim, geom, (x / 2, y / 2, z / 2))

@@ -17,6 +17,7 @@ from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
     ARM_OFFSETS,
     ARM_RADIUS,
+    CYLINDER_HEIGHT,
     LIDAR_MISS,
     RAMP_CENTRE_OF_MASS,
     RAMP_SIZE,
@@ -68,6 +69,7 @@ class RayCaster:
         self._others = np.zeros((self.num_agents - 1, self.num_agents, num_envs), np.int64)  # present ones first
         self._walls = np.zeros((5, config.max_walls, num_envs), np.float32)  # centre x, y, half x, y, height
         self._half = np.full((3, self.num_targets - self.num_agents, num_envs), RAMP_HALF)
+        self._cylinders = np.zeros((3, config.num_cylinders, num_envs), np.float32)  # x, y, radius
 
     def set_world(
         self,
@@ -77,6 +79,7 @@ class RayCaster:
         wall_heights: np.ndarray,
         box_sizes: np.ndarray,
         exists: np.ndarray,
+        cylinders: np.ndarray,
     ) -> None:
         """Take over one simulation's new world.
 
@@ -86,6 +89,7 @@ class RayCaster:
             wall_heights: [w].
             box_sizes: [b, 3] full side lengths.
             exists: bool [A + O]; agents, boxes, ramps.
+            cylinders: [c, 3]; x, y, radius.
         """
         count, boxes = len(walls), len(box_sizes)
         self._walls[:, :, sim] = np.array([FAR, FAR, 0.0, 0.0, 0.0])[:, None]
@@ -95,6 +99,7 @@ class RayCaster:
         self._half[:, :boxes, sim] = box_sizes.T / 2
         self._extents[self.num_agents : self.num_agents + boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
         self._exists[:, sim] = exists
+        self._cylinders[:, :, sim] = cylinders.T
         self._viewers = None
         for slot in range(self.num_agents):
             others = np.delete(np.arange(self.num_agents), slot)
@@ -118,7 +123,10 @@ class RayCaster:
         origin = world.agents.take(viewers.flat, axis=1)  # [3, P]
         nearest = self._lidar_walls(origin, viewers)
         np.minimum(nearest, self._lidar_objects(world, origin, viewers), out=nearest)
-        np.minimum(nearest, self._lidar_agents(world, origin, viewers), out=nearest)
+        if len(viewers.others):
+            np.minimum(nearest, self._lidar_agents(world, origin, viewers), out=nearest)
+        if self._cylinders.size:
+            np.minimum(nearest, self._lidar_cylinders(origin, viewers), out=nearest)
         nearest[nearest > HORIZON] = LIDAR_MISS
         self.lidar[viewers.env, viewers.slot] = nearest.T
 
@@ -151,6 +159,14 @@ class RayCaster:
         root -= power[:, None]
         return _sphere_hit(along, root).min(axis=0)
 
+    def _lidar_cylinders(self, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
+        x, y, radius = self._cylinders.take(viewers.env, axis=2)  # each [C, P]
+        x = x - origin[0] + FAR * (origin[2] > CYLINDER_HEIGHT)
+        y = y - origin[1]
+        along = x[:, None] * self._cos + y[:, None] * self._sin  # [C, K, P]
+        root = along * along - (x * x + y * y - radius * radius)[:, None]
+        return _sphere_hit(along, root).min(axis=0)
+
     # --- sight ----------------------------------------------------------------------------------------------------
 
     def _cast_sight(self, world: _World, viewers: _Viewers) -> None:
@@ -161,6 +177,8 @@ class RayCaster:
         ray = world.sight_points.take(aim, axis=1)
         ray -= origin
         wall = self._sight_walls(origin, ray, viewers.walls.take(pair, axis=2))
+        if self._cylinders.size:
+            np.minimum(wall, self._sight_cylinders(origin, ray, self._cylinders.take(env, axis=2)), out=wall)
         # a wall hides for sure what it is in front of; only the rest is tested against the moving bodies
         length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2])
         kept = np.nonzero(wall * length > length - self._extents.take(aim))[0]
@@ -169,7 +187,8 @@ class RayCaster:
         row = np.arange(len(kept))
         bodies = np.full((self.num_targets, len(kept)), FAR)
         others = viewers.other_slots.take(pair, axis=1)
-        bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
+        if len(others):
+            bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
         bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env, viewers.half.take(pair, axis=2))
         first = np.minimum(bodies.min(axis=0), wall)
         self.sees[env, viewer, target] = bodies[target, row] <= first
@@ -228,6 +247,19 @@ class RayCaster:
         hits = _sphere_hit(along, root).reshape(SPHERES, *others.shape).min(axis=0)
         hits /= length2
         return hits
+
+    def _sight_cylinders(self, origin: np.ndarray, ray: np.ndarray, cylinders: np.ndarray) -> np.ndarray:
+        x, y, radius = cylinders  # each [C, Q]
+        x, y = x - origin[0], y - origin[1]
+        length2 = ray[0] * ray[0] + ray[1] * ray[1]
+        middle = x * ray[0] + y * ray[1]
+        root = middle * middle - length2 * (x * x + y * y - radius * radius)
+        half, per = np.sqrt(np.maximum(root, 0)), _inverse(length2)
+        near, far = (middle - half) * per, (middle + half) * per
+        half_height = np.full_like(x, CYLINDER_HEIGHT / 2)
+        _clip(near, far, _slab(half_height - origin[2], half_height, _inverse(ray[2])))
+        far[root < 0] = -FAR
+        return _hit(near, far).min(axis=0)
 
     # --- gathering ------------------------------------------------------------------------------------------------
 
