@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from srl_ray.envs.hide_and_seek import HideAndSeekConfig
+from srl_ray.envs.hide_and_seek import HideAndSeekConfig, make_block
 from srl_ray.envs.hide_and_seek.dice import Dice
 from srl_ray.envs.hide_and_seek.layout import Layout, Placer, centre, draw_layout, draw_plan, inside, middle, rotating
+from srl_ray.envs.hide_and_seek.staging import Stage, make_layout
 from srl_ray.envs.hide_and_seek.walls import FloorPlan, Room, Wall, empty_plan, occupied_columns, three_rooms_plan
 
 pytestmark = pytest.mark.unit
 
+RIGHT, LEFT, UP = np.pi / 2, -np.pi / 2, np.pi
+PULL, LOCK, NOTHING = (5, 5, 5, 1, 0), (5, 5, 5, 0, 1), (5, 5, 5, 0, 0)
+FAR_AWAY = (5.5, 5.5)
 FIXED_PLANS = ("empty", "half", "quadrant", "var_quadrant", "var_tri")
 
 
@@ -213,3 +219,155 @@ def test_the_floor_can_be_drawn_per_episode() -> None:
 def test_impossible_floors_are_refused(floor_size: float | tuple[float, float]) -> None:
     with pytest.raises(ValueError, match=r"hide_and_seek.floor_size is .*3 to 24 m"):
         HideAndSeekConfig(floor_size=floor_size)
+
+
+def test_the_legal_area_is_in_proportion_to_the_floor() -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0, scenario="empty", floor_size=(6.0, 9.0)))
+    for grid, limit in ((30, 5.9), (45, 8.85)):
+        for x, is_out in ((limit - 0.01, False), (limit + 0.01, True)):
+            layout = make_layout(hiders=[(3.0, 3.0)], seekers=[(x, 5.0)], walls=[])
+            stage.start(replace(layout, grid=grid))
+            stage.step()
+            assert (stage.reward("seeker_0") == -10.0) == is_out
+            assert stage.block.snapshot(0).legal_area == pytest.approx((0.1 * grid / 30, 0.1 * grid / 30, limit, limit))
+            assert stage.block.snapshot(0).floor_size == pytest.approx(grid * 0.2)
+
+
+@pytest.mark.parametrize("scenario", FIXED_PLANS)
+def test_every_floor_plan_can_be_played(scenario: str) -> None:
+    block = make_block(2, scenario=scenario, horizon=6, map_scale=1.5)
+    block.reset(seed=0)
+    rng = np.random.default_rng(0)
+    ended = 0
+    for _ in range(12):
+        answer = block.step(rng.integers(0, [11, 11, 11, 2, 2], size=(2, 6, 5)))
+        assert np.isfinite(answer.reward).all()
+        assert np.isfinite(answer.obs["lidar"]).all()
+        ended += len(answer.episodes)
+    assert ended == 4
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        ("joint_zero_sum", (-1, -1, -1, 1, 1)),
+        ("selfish", (-1, 1, 1, 1, -1)),
+        ("joint_mean", (1 / 3, 1 / 3, 1 / 3, 0, 0)),
+    ],
+)
+def test_rewards_when_one_of_two_seekers_sees_one_of_three_hiders(reward: str, expected: tuple[float, ...]) -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0, reward=reward))
+    stage.start(hiders=[(1.0, 4.0), (1.0, 5.5), (2.0, 5.5)], seekers=[(1.0, 5.0), (5.0, 1.0)])  # looking along -y
+    stage.step()
+    agents = ("hider_0", "hider_1", "hider_2", "seeker_0", "seeker_1")
+    assert [stage.reward(agent) for agent in agents] == pytest.approx(list(expected))
+    assert stage.reward("seeker_2") == 0.0
+
+
+def test_the_penalty_replaces_every_kind_of_reward_and_the_preparation_pays_nothing() -> None:
+    for reward in ("selfish", "joint_mean"):
+        stage = Stage(make_block(1, prep_fraction=0.0, reward=reward))
+        stage.start(hiders=[(12.5, 3.0), (3.0, 3.0)], seekers=[(3.0, 1.0)])
+        stage.step()
+        assert (stage.reward("hider_0"), stage.reward("hider_1")) == (-10.0, 1.0)
+        prepared = Stage(make_block(1, reward=reward))
+        prepared.start(hiders=[(3.0, 3.0)], seekers=[(3.0, 5.0)])
+        prepared.step()
+        assert prepared.reward("hider_0") == prepared.reward("seeker_0") == 0.0
+
+
+# --- locks and grabs --------------------------------------------------------------------------------------------------
+
+
+def around_a_cube(stage: Stage) -> None:
+    """Two hiders left of a cube, a seeker right of it, all looking at it from 0.2 m."""
+    stage.start(hiders=[(1.0, 0.85), (1.0, 1.22)], seekers=[(1.9, 1.0)], boxes=[(1.45, 1.0)])
+    for agent, yaw in (("hider_0", RIGHT), ("hider_1", RIGHT), ("seeker_0", LEFT)):
+        stage.place(agent, yaw=yaw)
+
+
+def look_away(stage: Stage, *agents: str) -> None:
+    for agent in agents:
+        stage.place(agent, yaw=-stage.pose(agent)[3])
+
+
+# what is left of a lock that hider_0 has set: after asking alone; a seeker in reach asks to unlock, the hider keeps
+# asking to lock; the same without the hider in sight; a seeker locks what the hider wants free
+@pytest.mark.parametrize(
+    ("lock", "against_owner", "without_owner", "owner_unlocks"),
+    [
+        ("all_lock_team_specific", True, True, False),
+        ("all_lock", False, False, False),
+        ("any_lock", True, False, True),
+        ("any_lock_specific", True, True, True),
+    ],
+)
+def test_lock_types(lock: str, against_owner: bool, without_owner: bool, owner_unlocks: bool) -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0, lock=lock))
+
+    def locked_by_hider() -> None:
+        around_a_cube(stage)
+        look_away(stage, "hider_1", "seeker_0")
+        stage.step(hider_0=LOCK)
+        assert stage.owner_of("box_0") == "hider_0"
+        assert stage.is_locked("box_0")
+        look_away(stage, "hider_1", "seeker_0")
+
+    locked_by_hider()
+    look_away(stage, "hider_1")
+    stage.step(hider_0=LOCK, seeker_0=NOTHING)
+    assert stage.is_locked("box_0") == against_owner
+    locked_by_hider()
+    look_away(stage, "hider_0", "hider_1")
+    stage.step(seeker_0=NOTHING)
+    assert stage.is_locked("box_0") == without_owner
+    locked_by_hider()
+    look_away(stage, "hider_1")
+    stage.step(hider_0=NOTHING, seeker_0=LOCK)
+    assert stage.is_locked("box_0") == owner_unlocks
+    new_owner = "seeker_0" if lock == "any_lock_specific" else "hider_0"
+    assert stage.owner_of("box_0") == new_owner
+    locked_by_hider()
+    look_away(stage, "hider_0", "seeker_0")
+    stage.step(hider_1=NOTHING)  # a team mate of the owner
+    assert stage.is_locked("box_0") == (lock == "any_lock_specific")
+
+
+@pytest.mark.parametrize(
+    ("lock", "is_locked"),
+    [("all_lock_team_specific", True), ("all_lock", False), ("any_lock", True), ("any_lock_specific", True)],
+)
+def test_disagreement_over_a_fresh_box(lock: str, is_locked: bool) -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0, lock=lock))
+    around_a_cube(stage)
+    look_away(stage, "hider_1")
+    stage.step(hider_0=NOTHING, seeker_0=LOCK)
+    assert stage.is_locked("box_0") == is_locked
+    assert stage.owner_of("box_0") == ("seeker_0" if is_locked else None)
+
+
+def test_without_need_of_vision_reach_suffices() -> None:
+    for setting, action in (("is_vision_needed_to_grab", PULL), ("is_vision_needed_to_lock", LOCK)):
+        for is_needed in (True, False):
+            stage = Stage(make_block(1, prep_fraction=0.0, **{setting: is_needed}))
+            stage.start(hiders=[(1.0, 1.0)], seekers=[FAR_AWAY], boxes=[(1.45, 1.0), (1.0, 1.6)])
+            stage.place("hider_0", yaw=LEFT)
+            stage.step(hider_0=action)
+            is_done = stage.held_by("hider_0") == "box_0" if action == PULL else stage.is_locked("box_0")
+            assert is_done != is_needed
+            assert not stage.is_locked("box_1")  # beyond 0.25 m
+
+
+def test_an_exclusive_grab_goes_to_the_nearest_pair_first() -> None:
+    stage = Stage(make_block(1, prep_fraction=0.0, is_grab_exclusive=True))
+    # hider_0 is 0.22 m from box_0 and 0.24 m from box_1, hider_1 is 0.20 m from box_0: it takes it, hider_0 the other
+    stage.start(hiders=[(1.0, 1.0), (1.92, 1.0)], seekers=[FAR_AWAY], boxes=[(1.47, 1.0), (1.0, 0.51)])
+    stage.place("hider_0", yaw=RIGHT / 2)
+    stage.place("hider_1", yaw=LEFT)
+    stage.step(hider_0=PULL)
+    assert stage.held_by("hider_0") == "box_0"
+    stage.step(hider_0=PULL, hider_1=PULL)
+    assert (stage.held_by("hider_0"), stage.held_by("hider_1")) == ("box_1", "box_0")

@@ -14,7 +14,6 @@ from srl_ray.core.types import AgentGroup, Arrays, BlockSpec, DiscreteActions, E
 from srl_ray.envs.block import BlockStep
 from srl_ray.envs.hide_and_seek.config import (
     AGENT_RADIUS,
-    FLOOR_SIZE,
     MOVEMENT_LEVELS,
     MOVEMENT_LIMIT,
     RAMP_SIZE,
@@ -180,8 +179,8 @@ class HideAndSeekBlock:
         step = int(episodes.step[env_index])
         return Snapshot(
             scenario=self.config.scenario,
-            floor_size=FLOOR_SIZE,
-            legal_area=self.config.rules.legal_area,
+            floor_size=layout.floor_size,
+            legal_area=self.config.legal_area(layout.floor_size),
             walls=np.array([wall_rectangle(wall) for wall in layout.walls]).reshape(-1, 4),
             wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
             box_centres=object_pose[box, :3].copy(),
@@ -221,9 +220,16 @@ class HideAndSeekBlock:
         actions = np.where(is_void[..., None], NO_ACTION, actions)
         self.physics.control[...] = FORCE_LEVELS[actions[..., :PULL]]
         distance = surface_distance(self.physics.pose, episodes.half_sizes, self._agents)
-        reachable = (distance <= REACH) & self.rays.sees[:, :, self._agents :]
-        self.grabbing.update(self.physics, actions[..., PULL] == 1, distance, reachable)
-        self.locking.update(self.physics, episodes, actions[..., LOCK] == 1, reachable)
+        grabbable = self._in_reach(distance, self.config.is_vision_needed_to_grab)
+        lockable = self._in_reach(distance, self.config.is_vision_needed_to_lock)
+        self.grabbing.update(self.physics, actions[..., PULL] == 1, distance, grabbable)
+        self.locking.update(self.physics, episodes, actions[..., LOCK] == 1, lockable)
+
+    def _in_reach(self, distance: np.ndarray, is_vision_needed: bool) -> np.ndarray:
+        """bool [E, A, O]; what an agent is near enough to and, if that is needed, saw in the previous observation."""
+        if is_vision_needed:
+            return (distance <= REACH) & self.rays.sees[:, :, self._agents :]
+        return (distance <= REACH) & self.episodes.present[:, :, None] & self.episodes.exists[:, None]
 
     def _observe(self) -> None:
         self.observation.write(

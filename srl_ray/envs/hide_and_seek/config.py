@@ -63,6 +63,8 @@ class Preset:
     do_arms_collide: bool = True
 
 
+REWARDS = ("joint_zero_sum", "joint_mean", "selfish")
+LOCKS = ("all_lock_team_specific", "all_lock", "any_lock", "any_lock_specific")
 PRESETS = {
     "faithful": Preset("Euler", 15, 0.005),
     "default": Preset("Euler", 10, 0.0075),
@@ -180,6 +182,15 @@ class HideAndSeekConfig:
         door_cells: Width of the door in every inner wall in cells of 0.2 m, 2 leaving 0.7 m free; 0 for no doors.
         door_dropout: Quadrants only: probability that one of the room's two walls has no door.
         are_hiders_anywhere: Quadrants only: hiders start anywhere on the floor, not just inside the room.
+        reward: "joint_zero_sum" (a team is hidden or seen as a whole), "selfish" (a hider is rewarded for being unseen
+            itself, a seeker for seeing somebody itself) or "joint_mean" (a team shares the mean of its selfish ones).
+        lock: Who may unlock, and who prevails when agents in reach disagree; an agent that does not ask to lock asks to
+            unlock. "all_lock_team_specific" (the owner's team may; who may unlock prevails), "all_lock" (anybody;
+            unlocking prevails), "any_lock" (anybody; locking prevails) or "any_lock_specific" (the owner only; locking
+            prevails and passes the object on).
+        is_vision_needed_to_lock: Only what the agent saw in the previous observation can be locked.
+        is_vision_needed_to_grab: The same for grabbing.
+        is_grab_exclusive: An object is held by one agent at a time, pairs nearest to each other first.
         lidar_rays: Horizontal rays per agent.
         do_hiders_own_unlocked: Keep an oddity of the original: objects that nobody ever locked count as locked by the
             first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
@@ -210,6 +221,11 @@ class HideAndSeekConfig:
     door_cells: int = 2
     door_dropout: float = 0.5
     are_hiders_anywhere: bool = True
+    reward: str = REWARDS[0]
+    lock: str = LOCKS[0]
+    is_vision_needed_to_lock: bool = True
+    is_vision_needed_to_grab: bool = True
+    is_grab_exclusive: bool = False
     lidar_rays: int = 30
     do_hiders_own_unlocked: bool = False
     max_placement_tries: int = 1000
@@ -218,6 +234,8 @@ class HideAndSeekConfig:
     def __post_init__(self) -> None:
         _check("scenario", self.scenario, self.scenario in SCENARIOS, f"one of {', '.join(SCENARIOS)}")
         _check("preset", self.preset, self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
+        _check("reward", self.reward, self.reward in REWARDS, f"one of {', '.join(REWARDS)}")
+        _check("lock", self.lock, self.lock in LOCKS, f"one of {', '.join(LOCKS)}")
         _check("map_scale", self.map_scale, self.map_scale > 0, "above 0")
         base = SCENARIOS[self.scenario]
         if self.horizon is None:
@@ -275,6 +293,12 @@ class HideAndSeekConfig:
     def max_floor_size(self) -> float:
         """Side of the largest floor, m."""
         return self.grid_range[1] * CELL
+
+    def legal_area(self, floor_size: float) -> tuple[float, float, float, float]:
+        """(x_min, y_min, x_max, y_max) on a floor of this size, m; an agent whose centre is outside is penalised."""
+        x_min, y_min, x_max, y_max = self.rules.legal_area
+        scale = floor_size / FLOOR_SIZE
+        return x_min * scale, y_min * scale, x_max * scale, y_max * scale
 
     @property
     def max_walls(self) -> int:

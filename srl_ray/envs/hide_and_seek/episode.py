@@ -19,11 +19,13 @@ class Episodes:
         present: bool [E, A]; agents that take part.
         exists: bool [E, O]; boxes and ramps that take part.
         half_sizes: float64 [E, O, 3]; half extents of the objects (ramps: of their bounding cube).
+        legal_area: float64 [E, 4]; x_min, y_min, x_max, y_max of where nobody is penalised.
         tie_keys: uint64 [E]; drawn per episode, decides ties among agents that lock the same object.
         layouts: The running episodes' worlds.
     """
 
     def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
+        self.config = config
         self.num_boxes = config.box_range[1]
         self.max_hiders = config.max_hiders
         self.team = np.array([HIDERS] * config.max_hiders + [SEEKERS] * config.max_seekers)
@@ -33,6 +35,7 @@ class Episodes:
         self.present = np.zeros((num_envs, config.max_agents), bool)
         self.exists = np.zeros((num_envs, objects), bool)
         self.half_sizes = np.full((num_envs, objects, 3), 0.25)
+        self.legal_area = np.zeros((num_envs, 4))
         self.tie_keys = np.zeros(num_envs, np.uint64)
         self.layouts: list[Layout | None] = [None] * num_envs
 
@@ -41,6 +44,7 @@ class Episodes:
         self.step[env] = 0
         self.tie_keys[env] = tie_key
         self.layouts[env] = layout
+        self.legal_area[env] = self.config.legal_area(layout.floor_size)
         self.present[env] = False
         self.present[env, : len(layout.hiders)] = True
         self.present[env, self.max_hiders : self.max_hiders + len(layout.seekers)] = True

@@ -35,12 +35,15 @@ def surface_distance(pose: np.ndarray, half_sizes: np.ndarray, num_agents: int) 
 class Grabbing:
     """One weld per agent, which ties it to the nearest object in reach for as long as the agent keeps asking.
 
+    Several agents may hold the same object, unless the config's `is_grab_exclusive` says otherwise.
+
     Attributes:
         held: int [E, A]; object held, -1 for none.
     """
 
     def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
         self.held = np.full((num_envs, config.max_agents), -1)
+        self._choose = _match if config.is_grab_exclusive else _nearest
 
     def reset(self, ids: np.ndarray) -> None:
         self.held[ids] = -1
@@ -52,13 +55,11 @@ class Grabbing:
             physics: Its welds are written.
             asks: bool [E, A]; agents that ask to hold something.
             distance: [E, A, O].
-            reachable: bool [E, A, O]; within reach and seen before.
+            reachable: bool [E, A, O]; within reach and, if that is needed, seen before.
         """
         agents = asks.shape[1]
-        candidate = np.where(reachable & asks[..., None], distance, np.inf)
-        nearest = candidate.argmin(axis=2)
-        is_held = np.isfinite(np.take_along_axis(candidate, nearest[..., None], 2)[..., 0])
-        held = np.where(is_held, nearest, -1)
+        held = self._choose(np.where(reachable & asks[..., None], distance, np.inf))
+        is_held = held >= 0
         env, agent = np.nonzero((held != self.held) & is_held)
         if len(env):
             target = agents + held[env, agent]
@@ -77,8 +78,30 @@ class Grabbing:
         self.held = held
 
 
+def _nearest(distance: np.ndarray) -> np.ndarray:
+    """int [E, A]; each agent's nearest object, -1 where all of the distances [E, A, O] are infinite."""
+    nearest = distance.argmin(axis=2)
+    is_finite = np.isfinite(np.take_along_axis(distance, nearest[..., None], 2)[..., 0])
+    return np.where(is_finite, nearest, -1)
+
+
+def _match(distance: np.ndarray) -> np.ndarray:
+    """The same with every object going to one agent at most: the closest pair first, then the closest of the rest."""
+    envs, agents, objects = distance.shape
+    distance = distance.copy()
+    held = np.full((envs, agents), -1)
+    env = np.arange(envs)
+    for _ in range(min(agents, objects)):
+        agent, target = np.divmod(distance.reshape(envs, -1).argmin(axis=1), objects)
+        is_pair = np.isfinite(distance[env, agent, target])
+        held[env[is_pair], agent[is_pair]] = target[is_pair]
+        distance[env, agent] = np.inf
+        distance[env, :, target] = np.inf
+    return held
+
+
 class Locking:
-    """Objects frozen in place by a team, which only that team can free again.
+    """Objects frozen in place by an agent; the config's `lock` says who can free them again.
 
     Attributes:
         locked: bool [E, O].
@@ -88,6 +111,7 @@ class Locking:
     def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
         objects = config.box_range[1] + config.ramps
         self.locked = np.zeros((num_envs, objects), bool)
+        self._kind = config.lock
         self._first_owner = 0 if config.do_hiders_own_unlocked else NOBODY
         self.owner = np.full((num_envs, objects), self._first_owner)
         self.lockable = np.ones(objects, bool)
@@ -100,31 +124,25 @@ class Locking:
     def update(self, physics: Physics, episodes: Episodes, wants: np.ndarray, reachable: np.ndarray) -> None:
         """Lock and unlock.
 
-        An agent that does not ask to lock asks to unlock: there is no neutral. An agent of the owner's team frees the
-        object, or keeps it free, against team mates that ask to lock; opponents can do neither. Of an object that
-        nobody has locked yet, each team vetoes only its own.
+        An agent that does not ask to lock asks to unlock: there is no neutral.
 
         Args:
             physics: Joint limits are written: a locked object's four joints may not leave their present values.
             episodes: Teams and tie keys.
             wants: bool [E, A]; agents that ask to lock.
-            reachable: bool [E, A, O]; within reach and seen before.
+            reachable: bool [E, A, O]; within reach and, if that is needed, seen before.
         """
         near = reachable & self.lockable
         if not near.any():
             return
-        owner_team = np.where(self.owner >= 0, episodes.team[self.owner], NOBODY)
-        willing = near & wants[..., None]
-        refusing = near & ~wants[..., None]
-        hiders_refuse = refusing[:, episodes.is_hider].any(axis=1)
-        seekers_refuse = refusing[:, ~episodes.is_hider].any(axis=1)
-        freed = (owner_team == HIDERS) & hiders_refuse | (owner_team == SEEKERS) & seekers_refuse
-        is_vetoed = np.where(episodes.is_hider[:, None], hiders_refuse[:, None], seekers_refuse[:, None])
-        willing &= ~(is_vetoed & (owner_team == NOBODY)[:, None])
-        locked = (self.locked & ~freed) | (willing.any(axis=1) & ~freed)
-        env, target = np.nonzero(locked & ~self.locked)
+        willing, freed = self._decide(episodes, near & wants[..., None], near & ~wants[..., None])
+        lock = willing.any(axis=1)
+        locked = (self.locked & ~freed) | lock
+        env, target = np.nonzero(lock & (~self.locked | freed))
         if len(env):
             self.owner[env, target] = _choose(willing[env, :, target], episodes, env, target)
+        env, target = np.nonzero(locked & ~self.locked)
+        if len(env):
             body = physics.num_agents + target
             physics.joint_range[env, body] = physics.pose[env, body][..., None]
             physics.joint_limited[env, body] = True
@@ -136,6 +154,33 @@ class Locking:
             velocity = physics.velocity[env, body]
             physics.velocity[env, body] = np.where(velocity == 0.0, -0.0, velocity)
         self.locked = locked
+
+    def _decide(self, episodes: Episodes, willing: np.ndarray, refusing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Who locks what, and what is freed from its present lock, given who asks for either [E, A, O].
+
+        Returns:
+            bool [E, A, O] and bool [E, O]; what somebody locks is locked afterwards, and changes its owner if it was
+            free or is freed.
+        """
+        somebody_refuses = np.asarray(refusing.any(axis=1))
+        match self._kind:
+            case "all_lock_team_specific":
+                # Of an object that nobody has locked yet, each team vetoes only its own locks.
+                owner_team = np.where(self.owner >= 0, episodes.team[self.owner], NOBODY)
+                hiders_refuse = np.asarray(refusing[:, episodes.is_hider].any(axis=1))
+                seekers_refuse = np.asarray(refusing[:, ~episodes.is_hider].any(axis=1))
+                freed = (owner_team == HIDERS) & hiders_refuse | (owner_team == SEEKERS) & seekers_refuse
+                is_vetoed = np.where(episodes.is_hider[:, None], hiders_refuse[:, None], seekers_refuse[:, None])
+                is_vetoed &= (owner_team == NOBODY)[:, None]
+                return willing & ~is_vetoed & ~freed[:, None], freed
+            case "all_lock":
+                return willing & ~somebody_refuses[:, None], somebody_refuses
+            case "any_lock":
+                return willing, somebody_refuses & ~willing.any(axis=1)
+            case "any_lock_specific":
+                owner_refuses = np.take_along_axis(refusing, np.maximum(self.owner, 0)[:, None], axis=1)[:, 0]
+                return willing, owner_refuses & (self.owner >= 0)
+        raise AssertionError(f"no rule for {self._kind}")
 
 
 def _choose(willing: np.ndarray, episodes: Episodes, env: np.ndarray, target: np.ndarray) -> np.ndarray:
