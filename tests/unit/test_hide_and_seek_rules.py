@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from srl_ray.core.types import EpisodeRecord
-from srl_ray.envs.block import BlockStep, EnvBlock
+from srl_ray.envs.block import EnvBlock
 from srl_ray.envs.hide_and_seek import HideAndSeekBlock, make_block
 from srl_ray.envs.hide_and_seek.staging import Stage
 
@@ -66,16 +66,23 @@ def test_nothing_is_rewarded_in_the_preparation(prepared: Stage) -> None:
 
 
 def test_leaving_the_legal_area_costs_only_the_leaver(stage: Stage) -> None:
-    for x, reward in ((11.99, 1), (12.01, -10)):
-        stage.start(hiders=[(x, 3.0), (3.0, 3.0)], seekers=[(3.0, 1.0)])
+    for place, reward in (
+        ((11.99, 3.0), 1),
+        ((12.01, 3.0), -10),
+        ((3.0, -5.99), 1),
+        ((3.0, -6.01), -10),
+    ):
+        stage.start(hiders=[place, (1.0, 3.0)], seekers=[(5.0, 5.0)], boxes=[(13.0, 13.0)])
+        stage.place("seeker_0", yaw=UP)
         stage.step()
         assert [stage.reward(name) for name in ("hider_0", "hider_1", "seeker_0")] == [reward, 1, -1]
 
 
-def test_an_object_outside_costs_everybody_in_the_quadrant() -> None:
+@pytest.mark.parametrize("kind", ["boxes", "ramps"])
+def test_an_object_outside_costs_everybody_in_the_quadrant(kind: str) -> None:
     quadrant = Stage(make_block(1, scenario="quadrant", prep_fraction=0.0))
     for x, rewards in ((5.89, [1, -1]), (5.91, [-10, -10])):
-        quadrant.start(hiders=[(3.0, 3.0)], seekers=[(3.0, 1.0)], boxes=[(x, 3.0), (1.0, 1.0)])
+        quadrant.start(hiders=[(3.0, 3.0)], seekers=[(3.0, 1.0)], **{kind: [(x, 3.0)]})
         quadrant.step()
         assert [quadrant.reward(name) for name in ("hider_0", "seeker_0")] == rewards
 
@@ -97,6 +104,12 @@ def test_seekers_are_frozen_until_the_preparation_is_over(prepared: Stage) -> No
     assert np.abs(prepared.pose("seeker_0") - before)[:2].max() > 0.02  # on the leash of a box it locked
     assert prepared.held_by("seeker_0") == "box_0"
     assert prepared.owner_of("box_0") == "seeker_0"
+
+
+def test_frozen_seekers_can_be_pushed(prepared: Stage) -> None:
+    prepared.start(hiders=[(4.0, 5.0)], seekers=[(4.6, 5.0)])
+    prepared.step(6, hider_0=(10, 5, 5, 0, 0))
+    assert prepared.pose("seeker_0")[0] > 5.0
 
 
 def test_observed_progress_reaches_one_a_step_after_the_preparation(prepared: Stage) -> None:
@@ -199,17 +212,38 @@ def test_the_quadrant_has_the_shapes_of_random_walls() -> None:
     assert answer.obs["exists_ramps"][0, 0].tolist() == [True, False]
 
 
-def test_object_rows_hold_centres_sizes_and_unit_headings() -> None:
-    block = make_block(6)
+def test_object_rows_hold_centres_and_sizes_and_absent_ones_nothing(stage: Stage) -> None:
+    sizes = [(1.65, 0.15, 0.5), (0.15, 1.65, 0.5), (0.5, 0.5, 0.5)]
+    centres = [(2.0, 4.0), (4.0, 2.0), (2.0, 2.0)]
+    stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=centres, box_sizes=sizes, ramps=[(5.0, 3.0)])
+    boxes, ramps = stage.observation("seeker_0", "boxes"), stage.observation("seeker_0", "ramps")
+    np.testing.assert_allclose(boxes[:3, 9:12], sizes)
+    np.testing.assert_allclose(boxes[:3, :2], centres, rtol=1e-6)
+    np.testing.assert_allclose(boxes[:3, 2], 0.25)
+    np.testing.assert_allclose(ramps[0, :3], (5.0, 3.0, 0.25), rtol=1e-6)
+    assert (boxes[3:] == 0).all()
+    assert (ramps[:, 9:12] == 0).all()
+    assert (ramps[1] == 0).all()
+
+
+@pytest.mark.parametrize("preset", ["faithful", "default", "fast"])
+def test_headings_have_unit_length_and_features_follow_the_bodies(preset: str) -> None:
+    block = make_block(8, preset=preset, prep_fraction=0.0)
+    rng = np.random.default_rng(0)
     answer = block.reset(seed=2)
-    boxes, exists = answer.obs["boxes"], answer.obs["exists_boxes"]
-    np.testing.assert_allclose((boxes[..., 3:5] ** 2).sum(axis=-1), exists, atol=1e-6)
-    known = {(0.5, 0.5, 0.5), (1.65, 0.15, 0.5), (0.15, 1.65, 0.5)}
-    assert {tuple(row) for row in boxes[exists][:, 9:12].round(3).astype(float).round(3).tolist()} <= known
-    layout = block.episodes.layouts[0]
-    assert layout is not None
-    np.testing.assert_allclose(boxes[0, 0, : len(layout.boxes), :2], layout.boxes, rtol=1e-6)
-    np.testing.assert_allclose(boxes[0, 0, : len(layout.boxes), 2], 0.25)
+    for step in range(40):
+        if step % 4 == 0:
+            actions = random_actions(rng, block)
+        answer = block.step(actions)
+    pose, velocity = block.physics.pose, block.physics.velocity
+    for kind, bodies in (("boxes", slice(6, 15)), ("ramps", slice(15, 17))):
+        rows, exists = answer.obs[kind][:, 2], answer.obs[f"exists_{kind}"][:, 2]
+        np.testing.assert_allclose((rows[..., 3:5] ** 2).sum(axis=-1), exists, atol=1e-6)
+        yaw = pose[:, bodies, 3][exists]
+        np.testing.assert_allclose(rows[exists][:, 3:5], np.stack([np.cos(yaw), np.sin(yaw)], axis=1), atol=1e-6)
+        np.testing.assert_allclose(rows[exists][:, :3], pose[:, bodies, :3][exists], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(rows[exists][:, 5:9], velocity[:, bodies][exists], rtol=1e-5, atol=1e-6)
+    assert np.abs(pose[:, 6:, 3]).max() > 0.3
 
 
 def test_other_agents_come_in_the_order_of_the_slots_before_me(stage: Stage) -> None:
@@ -217,6 +251,23 @@ def test_other_agents_come_in_the_order_of_the_slots_before_me(stage: Stage) -> 
     assert stage.observation("hider_1", "others")[:, 0].tolist() == [1.0, 0.0, 5.0, 4.0, 3.0]
     assert stage.observation("hider_1", "exists_others").tolist() == [True, False, True, True, True]
     assert stage.observation("seeker_0", "others")[:, 8].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_swapping_two_team_mates_permutes_what_others_see(stage: Stage) -> None:
+    first, second = (1.0, 2.0), (3.0, 2.5)
+    seen: dict[str, list[np.ndarray]] = {}
+    for hiders, yaws in (([first, second], (0.3, -0.4)), ([second, first], (-0.4, 0.3))):
+        stage.start(hiders=hiders, seekers=[(5.0, 4.0)], boxes=[(2.0, 1.0)])
+        for slot, yaw in enumerate(yaws):
+            stage.place(f"hider_{slot}", yaw=yaw)
+        for agent in ("hider_0", "hider_1", "seeker_0"):
+            fields = [stage.observation(agent, field) for field in ("others", "mask_others", "exists_others")]
+            seen[agent] = [*seen.get(agent, []), np.column_stack(fields)]
+    before, after = seen["seeker_0"]  # lists hiders 2, 1, 0, then seekers
+    np.testing.assert_array_equal(after, before[[0, 2, 1, 3, 4]])
+    assert (after != before).any()
+    np.testing.assert_array_equal(seen["hider_0"][1], seen["hider_1"][0][[1, 2, 3, 4, 0]])
+    np.testing.assert_array_equal(seen["hider_1"][1], seen["hider_0"][0][[4, 0, 1, 2, 3]])
 
 
 def test_yaw_is_wrapped_but_positions_are_not(stage: Stage) -> None:
@@ -229,8 +280,8 @@ def test_yaw_is_wrapped_but_positions_are_not(stage: Stage) -> None:
 # --- determinism ----------------------------------------------------------------------------------------------------
 
 
-def _trajectory(num_envs: int, threads: int, actions: np.ndarray) -> list[BlockStep]:
-    block = make_block(num_envs, threads=threads, horizon=25)
+def _trajectory(num_envs: int, threads: int, actions: np.ndarray, **settings: str) -> list[tuple]:
+    block = make_block(num_envs, threads=threads, horizon=25, **settings)
     answers = [block.reset(seed=11)]
     kept = []
     for step_actions in actions:
@@ -241,12 +292,17 @@ def _trajectory(num_envs: int, threads: int, actions: np.ndarray) -> list[BlockS
     return kept
 
 
-def test_a_seed_fixes_everything_whatever_the_block_size_and_threads() -> None:
+@pytest.mark.parametrize(
+    ("scenario", "preset"),
+    [("randomwalls", "faithful"), ("randomwalls", "default"), ("randomwalls", "fast"), ("quadrant", "default")],
+)
+def test_a_seed_fixes_everything_whatever_the_block_size_and_threads(scenario: str, preset: str) -> None:
     rng = np.random.default_rng(0)
     actions = rng.integers(0, [11, 11, 11, 2, 2], size=(40, 5, 6, 5))
-    reference = _trajectory(2, 1, actions)
+    reference = _trajectory(2, 1, actions, scenario=scenario, preset=preset)
     for num_envs, threads in ((2, 1), (5, 1), (5, 2)):
-        for one, other in zip(reference, _trajectory(num_envs, threads, actions), strict=True):
+        other_trajectory = _trajectory(num_envs, threads, actions, scenario=scenario, preset=preset)
+        for one, other in zip(reference, other_trajectory, strict=True):
             for name, field in one[0].items():
                 np.testing.assert_array_equal(field, other[0][name])
             for left, right in zip(one[1:], other[1:], strict=True):
@@ -295,6 +351,31 @@ def test_moves_are_told_apart_by_phase_and_locks_count_states(prepared: Stage) -
     assert summary["holding_fraction"] > 0.01
     assert summary["hiders_seen_fraction"] == 0.0
     assert summary["hider_return"] == -summary["seeker_return"] == 144.0
+
+
+@pytest.mark.parametrize("preset", ["faithful", "default", "fast"])
+def test_preparation_values_are_frozen_at_its_end_and_count_states_not_events(preset: str) -> None:
+    stage = Stage(make_block(1, preset=preset, horizon=100))  # 40 steps of preparation
+    world = {"hiders": [(1.0, 1.0), (5.0, 1.0)], "seekers": [(5.5, 5.5)], "boxes": [(1.45, 1.0)]}
+    stage.start(**world, ramps=[(5.46, 1.0), (5.46, 0.4)])
+    stage.place("hider_0", yaw=RIGHT)
+    stage.place("hider_1", yaw=RIGHT)
+    lock, unlock = (5, 5, 5, 0, 1), (5, 5, 5, 0, 0)
+    stage.step(hider_1=lock)
+    assert stage.is_locked("ramp_0")
+    stage.step(hider_1=unlock)
+    assert not stage.is_locked("ramp_0")
+    slowly = (5, 7, 5, 1, 0)  # 36 N moves agent and cube slowly enough to stop at 2 m
+    while stage.pose("box_0")[1] < 2.9:
+        stage.step(hider_0=slowly)
+    stage.step(44 - stage.block.snapshot(0).step, hider_0=unlock)
+    dragged = stage.pose("box_0")[1] - 1.0
+    assert 1.9 < dragged < 2.1
+    stage.step(100 - 44, hider_0=(5, 10, 5, 0, 0), hider_1=lock)  # pushes on
+    summary = stage.answer.episodes[0].summary
+    assert summary["max_box_move_prep"] == pytest.approx(dragged, abs=0.01)
+    assert summary["max_box_move"] >= summary["max_box_move_prep"]
+    assert (summary["num_ramp_lock_prep"], summary["num_ramp_lock"]) == (0, 1)
 
 
 def test_surfing_is_counted(stage: Stage) -> None:
