@@ -11,7 +11,15 @@ from srl_ray.envs.hide_and_seek import HideAndSeekConfig, make_block
 from srl_ray.envs.hide_and_seek.dice import Dice
 from srl_ray.envs.hide_and_seek.layout import Layout, Placer, centre, draw_layout, draw_plan, inside, middle, rotating
 from srl_ray.envs.hide_and_seek.staging import Stage, make_layout
-from srl_ray.envs.hide_and_seek.walls import FloorPlan, Room, Wall, empty_plan, occupied_columns, three_rooms_plan
+from srl_ray.envs.hide_and_seek.walls import (
+    FloorPlan,
+    Room,
+    Wall,
+    empty_plan,
+    occupied_columns,
+    outer_walls,
+    three_rooms_plan,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -371,3 +379,28 @@ def test_an_exclusive_grab_goes_to_the_nearest_pair_first() -> None:
     assert stage.held_by("hider_0") == "box_0"
     stage.step(hider_0=PULL, hider_1=PULL)
     assert (stage.held_by("hider_0"), stage.held_by("hider_1")) == ("box_1", "box_0")
+
+
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+def test_further_columns_tell_team_sizes_and_box_numbers() -> None:
+    stage = Stage(make_block(1, is_team_size_observed=True, are_box_ids_observed=True))
+    stage.start(hiders=[(1.0, 1.0), (1.0, 4.0)], seekers=[FAR_AWAY], boxes=[(3.0, 1.0), (4.0, 1.0), (5.0, 1.0)])
+    own = [stage.observation(agent, "self") for agent in ("hider_0", "hider_1", "seeker_0", "seeker_1")]
+    assert [row[10] for row in own] == [2, 2, 1, 0]
+    assert stage.observation("seeker_0", "others").shape == (5, 10)
+    boxes = stage.observation("hider_0", "boxes")
+    assert boxes[:, 15].tolist() == [0, 1, 2, 0, 0, 0, 0, 0, 0]
+    assert boxes[:, 0].tolist() == pytest.approx([3, 4, 5, 0, 0, 0, 0, 0, 0])
+    specs = stage.block.spec.group.obs
+    assert (specs["self"].shape, specs["boxes"].shape, specs["ramps"].shape) == ((11,), (9, 16), (2, 15))
+
+
+def test_compressed_lidar_keeps_near_distances_and_bounds_far_ones() -> None:
+    stage = Stage(make_block(1, lidar_scale=2.0))
+    stage.start(hiders=[(0.65, 3.0)], seekers=[FAR_AWAY], walls=outer_walls())
+    lidar = stage.observation("hider_0", "lidar")
+    assert lidar[15] == pytest.approx(2 * np.tanh(0.5 / 2), abs=1e-4)  # the wall at x = 0.15
+    assert lidar[0] == pytest.approx(2 * np.tanh(5.2 / 2), abs=1e-4)  # the wall at x = 5.85
+    assert stage.block.snapshot(0).lidar[0, 0] == pytest.approx(5.2, abs=1e-4)

@@ -192,6 +192,9 @@ class HideAndSeekConfig:
         is_vision_needed_to_grab: The same for grabbing.
         is_grab_exclusive: An object is held by one agent at a time, pairs nearest to each other first.
         lidar_rays: Horizontal rays per agent.
+        lidar_scale: Lidar distances d are observed as s * tanh(d / s) with this s, m; 0 observes d itself.
+        is_team_size_observed: A further column of `self`: present agents of the observer's team.
+        are_box_ids_observed: A further column of `boxes`: the box's number, from 0.
         do_hiders_own_unlocked: Keep an oddity of the original: objects that nobody ever locked count as locked by the
             first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
         max_placement_tries: Worlds drawn before a reset gives up with an error.
@@ -227,6 +230,9 @@ class HideAndSeekConfig:
     is_vision_needed_to_grab: bool = True
     is_grab_exclusive: bool = False
     lidar_rays: int = 30
+    lidar_scale: float = 0.0
+    is_team_size_observed: bool = False
+    are_box_ids_observed: bool = False
     do_hiders_own_unlocked: bool = False
     max_placement_tries: int = 1000
     threads: int = 1
@@ -273,6 +279,7 @@ class HideAndSeekConfig:
         probability = self.outer_walls_probability
         is_probability = probability is not None and 0.0 <= probability <= 1.0
         _check("outer_walls_probability", probability, is_probability, "in [0, 1]")
+        _check("lidar_scale", self.lidar_scale, self.lidar_scale >= 0, "at least 0")
         _check("lidar_rays", self.lidar_rays, self.lidar_rays >= 1, "at least 1")
         _check("threads", self.threads, self.threads >= 1, "at least 1")
         _check("max_placement_tries", self.max_placement_tries, self.max_placement_tries >= 1, "at least 1")

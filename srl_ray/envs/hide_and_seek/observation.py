@@ -16,9 +16,9 @@ def observation_specs(config: HideAndSeekConfig) -> dict[str, FieldSpec]:
     others, ramps = config.other_rows, config.ramp_rows
     number, flag = np.dtype(np.float32), np.dtype(bool)
     return {
-        "self": FieldSpec((SELF_DIM,), number),
+        "self": FieldSpec((SELF_DIM + config.is_team_size_observed,), number),
         "others": FieldSpec((others, SELF_DIM), number),
-        "boxes": FieldSpec((BOX_ROWS, OBJECT_DIM), number),
+        "boxes": FieldSpec((BOX_ROWS, OBJECT_DIM + config.are_box_ids_observed), number),
         "ramps": FieldSpec((ramps, OBJECT_DIM), number),
         "lidar": FieldSpec((config.lidar_rays,), number),
         "mask_others": FieldSpec((others,), flag),
@@ -40,6 +40,7 @@ class Observation:
     def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:
         self._agents, self._boxes, self._ramps = config.max_agents, config.box_range[1], config.ramps
         self._prep_steps = config.prep_steps
+        self._config = config
         self.fields: Arrays = {
             name: spec.zeros(num_envs, self._agents) for name, spec in observation_specs(config).items()
         }
@@ -61,20 +62,31 @@ class Observation:
         agents = self._agents
         own = self._agent_features(episodes, pose[:, :agents], velocity[:, :agents])
         slots = np.arange(agents)[:, None]
-        self.fields["self"][...] = own
+        self.fields["self"][..., :SELF_DIM] = own
+        if self._config.is_team_size_observed:
+            self.fields["self"][..., SELF_DIM] = self._team_sizes(episodes)
         others = slice(0, agents - 1)
         self.fields["others"][:, :, others] = own[:, self._others]
         self.fields["mask_others"][:, :, others] = sees[:, slots, self._others]
         self.fields["exists_others"][:, :, others] = episodes.present[:, self._others]
-        self.fields["lidar"][...] = lidar
+        scale = self._config.lidar_scale
+        self.fields["lidar"][...] = scale * np.tanh(lidar / scale) if scale else lidar
         common = self._object_features(episodes, pose[:, agents:], velocity[:, agents:])
         flags = self._lock_flags(episodes, locked, owner)
         for name, rows in (("boxes", slice(0, self._boxes)), ("ramps", slice(self._boxes, self._boxes + self._ramps))):
             count = rows.stop - rows.start
             self.fields[name][:, :, :count, :POSE_DIM] = common[:, None, rows]
-            self.fields[name][:, :, :count, POSE_DIM:] = flags[:, :, rows]
+            self.fields[name][:, :, :count, POSE_DIM:OBJECT_DIM] = flags[:, :, rows]
             self.fields[f"mask_{name}"][:, :, :count] = sees[:, :, agents + rows.start : agents + rows.stop]
             self.fields[f"exists_{name}"][:, :, :count] = episodes.exists[:, None, rows]
+        if self._config.are_box_ids_observed:
+            ids = np.arange(self._boxes) * episodes.exists[:, None, : self._boxes]
+            self.fields["boxes"][:, :, : self._boxes, OBJECT_DIM] = ids
+
+    def _team_sizes(self, episodes: Episodes) -> np.ndarray:
+        """[E, A]; present agents of each agent's team, 0 for absent agents."""
+        is_mate = episodes.team[:, None] == episodes.team
+        return (episodes.present @ is_mate.astype(np.int64)) * episodes.present
 
     def _agent_features(self, episodes: Episodes, pose: np.ndarray, velocity: np.ndarray) -> np.ndarray:
         features = np.empty((*pose.shape[:2], SELF_DIM), np.float32)
