@@ -1,0 +1,1 @@
+"""`python -m srl_ray.benchmark`: what this machine could do, and what a run does with it."""

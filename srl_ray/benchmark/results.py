@@ -1,0 +1,143 @@
+"""The results file, and the tables and figures that are made from it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from srl_ray.benchmark.intervals import Estimate, estimate, ratio
+from srl_ray.benchmark.limits import PARTS
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One repeat of one variant of one task.
+
+    Attributes:
+        suite: limits, throughput, ablation or peers.
+        task: See `tasks`.
+        variant: Name in the suite.
+        values: Metric → number.
+        version: Commit it was measured at.
+        machine: Where.
+        time_unix_s: When it ended.
+    """
+
+    suite: str
+    task: str
+    variant: str
+    values: dict[str, float]
+    version: str
+    machine: str
+    time_unix_s: float
+
+
+def measurement(suite: str, task: str, variant: str, values: dict[str, float]) -> Measurement:
+    return Measurement(suite, task, variant, values, _version(), _machine(), time.time())
+
+
+def load(path: Path) -> list[Measurement]:
+    """What the file holds; nothing where there is none."""
+    if not path.exists():
+        return []
+    return [Measurement(**entry) for entry in json.loads(path.read_text())]
+
+
+def append(path: Path, new: Measurement) -> None:
+    """Add one measurement; the file is replaced at once, so that an interruption cannot cut it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = [asdict(entry) for entry in [*load(path), new]]
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(entries, indent=1) + "\n")
+    aside.replace(path)
+
+
+def _estimates(entries: Iterable[Measurement]) -> dict[str, Estimate]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for entry in entries:
+        for name, value in entry.values.items():
+            values[name].append(value)
+    return {name: estimate(numbers) for name, numbers in values.items()}
+
+
+def _grouped(entries: Iterable[Measurement], suite: str) -> dict[tuple[str, str], list[Measurement]]:
+    groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
+    for entry in entries:
+        if entry.suite == suite:
+            groups[entry.task, entry.variant].append(entry)
+    return groups
+
+
+def table(entries: list[Measurement], suite: str) -> str:
+    """A Markdown table of a suite; empty when nothing was measured."""
+    groups = _grouped(entries, suite)
+    if not groups:
+        return ""
+    lines = _limits(groups) if suite == "limits" else _rates(groups, entries)
+    stamp = max((entry for group in groups.values() for entry in group), key=lambda entry: entry.time_unix_s)
+    day = time.strftime("%Y-%m-%d", time.gmtime(stamp.time_unix_s))
+    return "\n".join([*lines, "", f"Median [95 % interval]; {stamp.machine}; {day}; commit {stamp.version}."])
+
+
+def _limits(groups: dict[tuple[str, str], list[Measurement]]) -> list[str]:
+    lines = ["| task | environment alone | inference alone | update alone | limit |", "|---|---|---|---|---|"]
+    for (task, _), group in groups.items():
+        found = _estimates(group)
+        lines.append(f"| {task} | " + " | ".join(str(found[part]) for part in (*PARTS, "limit")) + " |")
+    return lines
+
+
+def _rates(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measurement]) -> list[str]:
+    limits = {task: _estimates(group)["limit"].median for (task, _), group in _grouped(entries, "limits").items()}
+    lines = [
+        "| task | variant | agent steps/s | fresh rows/s | share of the limit | against the first | start-up, s "
+        "| cores | memory, MiB | staleness | runs |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    reference: dict[str, list[float]] = {}
+    for (task, variant), group in groups.items():
+        found = _estimates(group)
+        rows = [entry.values["fresh_rows_per_s"] for entry in group]
+        first = reference.setdefault(task, rows)
+        against = ratio(rows, first)
+        share = f"{found['fresh_rows_per_s'].median / limits[task]:.0%}" if task in limits else "–"
+        lines.append(
+            f"| {task} | {variant} | {found['agent_steps_per_s']} | {found['fresh_rows_per_s']} | {share} "
+            f"| {against.median:.2f} [{against.low:.2f}, {against.high:.2f}] | {found['startup_s'].median:.1f} "
+            f"| {found['cores'].median:.2f} | {found['peak_mib'].median:,.0f} | {found['staleness'].median:.1f} "
+            f"| {len(group)} |"
+        )
+    return lines
+
+
+def write_tables(page: Path, entries: list[Measurement]) -> list[str]:
+    """Replace the tables between `<!-- suite -->` and `<!-- /suite -->` in a Markdown page; returns the suites."""
+    text, written = page.read_text(), []
+    for suite in ("limits", "throughput", "ablation", "peers"):
+        made = table(entries, suite)
+        begin, end = f"<!-- {suite} -->\n", f"<!-- /{suite} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if made and found and closed:
+            text = f"{before}{begin}{made}\n{end}{after}"
+            written.append(suite)
+    page.write_text(text)
+    return written
+
+
+def _machine() -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def _version() -> str:
+    here = Path(__file__).parent
+    found = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"

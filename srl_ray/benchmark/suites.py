@@ -1,0 +1,27 @@
+"""What each suite runs, as named variants of a task; a variant is a list of overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+THROUGHPUT: Mapping[str, tuple[str, ...]] = {"srl_ray": ()}
+
+ABLATION: Mapping[str, tuple[str, ...]] = {
+    "as it is (inline inference, one block)": (),
+    "remote inference, ring of 1": ("layout=remote", "actors.ring_size=1"),
+    "remote inference, ring of 2": ("layout=remote", "actors.ring_size=2"),
+    "remote inference, ring of 4": ("layout=remote", "actors.ring_size=4"),
+    "single environments in place of blocks": ("env.envs_per_block=1", "actors.ring_size=16"),
+    "synchronous (staleness 0)": ("trainers.max_staleness=0",),
+    "staleness 4": ("trainers.max_staleness=4",),
+}
+"""One change at a time. Rings share the task's environments: the block shrinks as the ring grows."""
+
+
+def share_environments(overrides: list[str], ring: int) -> list[str]:
+    """The same number of environments in blocks of a ring of `ring`."""
+    changed = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        changed.append(f"{key}={max(1, int(value) // ring)}" if key == "env.envs_per_block" else override)
+    return changed
