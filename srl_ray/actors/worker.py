@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter, time
+from time import perf_counter, process_time, time
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class ActorReport:
     Attributes:
         unrecorded_rows: Rows of lanes that had no grant.
         seconds: Stage → seconds of the worker's thread: env (and env/<stage> where the block tells), inference, rows,
-            push, wait (for grants), weights.
+            push, wait (for grants), weights; and processor: of all threads of the process.
         step_started_s: Wall-clock time at which the environment call under way began; 0: none.
     """
 
@@ -223,7 +223,7 @@ class ActorWorker:
             while self._episodes and self._episodes[0].number <= acknowledged:
                 self._episodes.popleft()
             report = ActorReport(**{**vars(self._report), "episodes": list(self._episodes)})
-        report.seconds = dict(self._seconds)
+        report.seconds = {**self._seconds, "processor": process_time()}
         for block in self._blocks:  # a block may say where its own time goes
             for stage, seconds in getattr(block, "stage_seconds", {}).items():
                 report.seconds[f"env/{stage}"] = report.seconds.get(f"env/{stage}", 0.0) + seconds

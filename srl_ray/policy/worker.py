@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class PolicyWorkerReport:
         batches: Batches computed; rows / batches is the mean batch size.
         refused: Requests of actor workers that were replaced since.
         version: Policy version in use.
-        seconds: Stage → seconds: compute, weights, pack.
+        seconds: Stage → seconds: compute, weights, pack; and processor: of all threads of the process.
         latency_s: Median and 99th percentile from arrival to answer, of the last requests.
     """
 
@@ -259,7 +259,7 @@ class PolicyWorker:
     def report_now(self) -> PolicyWorkerReport:
         report = PolicyWorkerReport(**vars(self._report))
         report.version = self._stamp[1]
-        report.seconds = dict(self._seconds)
+        report.seconds = {**self._seconds, "processor": process_time()}
         if self._latencies:
             report.latency_s = (
                 float(np.percentile(self._latencies, 50)),

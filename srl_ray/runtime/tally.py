@@ -23,6 +23,8 @@ COUNTERS = (
 """Cumulative counters of an ActorReport that are summed up."""
 ROW_COUNTERS = ("rows_trained_fresh", "rows_trained_total")
 """The same of a TrainerReport."""
+PROCESSOR = "processor"
+"""The stage of a report that is no stage of its thread: processor seconds of all threads of the worker's process."""
 
 
 class Tally:
@@ -186,13 +188,14 @@ class Tally:
         }
 
     def _stage_record(self, seconds: float) -> dict[str, Any]:
-        """Share of the interval that workers of a role spent in each stage, averaged over the workers."""
+        """Share of the interval that workers of a role spent in each stage, and cores they used; means over workers."""
         record = {}
         for role, stages in self._stages.items():
             workers = len({index for r, index, _ in self._seen if r == role})
             before = self._stages_before.get(role, {})
             for stage, total in stages.items():
-                record[f"share/{role}/{stage}"] = (total - before.get(stage, 0.0)) / seconds / max(1, workers)
+                name = f"cores/{role}" if stage == PROCESSOR else f"share/{role}/{stage}"
+                record[name] = (total - before.get(stage, 0.0)) / seconds / max(1, workers)
         if self.counts.get("inference_batches"):
             record["inference/batch_rows"] = self.counts["inference_rows"] / self.counts["inference_batches"]
             record["inference/latency_p50_s"] = max(p50 for p50, _ in self._latency_s.values())

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,8 @@ class TrainerReport:
     """Counters since this worker began, and the updates that were not acknowledged yet.
 
     Attributes:
-        seconds: Stage → seconds of the training thread: wait, assemble, update, publish.
+        seconds: Stage → seconds of the training thread: wait, assemble, update, publish; and processor: of all threads of
+            the process.
         buffer: Counts of the sample buffer, see SampleBufferMetrics.
     """
 
@@ -207,7 +208,7 @@ class TrainerWorker:
             self.version,
             self.rows_trained_fresh,
             self.rows_trained_total,
-            dict(self._seconds),
+            {**self._seconds, "processor": process_time()},
             self._buffer.snapshot(),
             list(self._updates),
         )

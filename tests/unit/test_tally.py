@@ -137,3 +137,14 @@ def test_rewind_goes_back_to_the_checkpoint_and_counts_on_from_there() -> None:
     assert tally.version == 4
     tally.add_actor(actor_report(env_steps=170))
     assert tally.counts["env_steps"] == 110
+
+
+def test_processor_seconds_of_workers_are_cores() -> None:
+    clock = Clock()
+    tally = Tally(team_of={}, now=clock)
+    tally.add_actor(actor_report(0, seconds={"env": 1.0, "processor": 4.0}))
+    tally.add_actor(actor_report(1, seconds={"env": 1.0, "processor": 12.0}))
+    clock.now_s = 10.0
+    record = tally.record()
+    assert record["cores/actor"] == pytest.approx(0.8)
+    assert "share/actor/processor" not in record
