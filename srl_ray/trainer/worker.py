@@ -79,8 +79,8 @@ class TrainerReport:
     """Counters since this worker began, and the updates that were not acknowledged yet.
 
     Attributes:
-        seconds: Stage → seconds of the training thread: wait, assemble, update, publish; and processor: of all threads of
-            the process.
+        seconds: Stage → seconds of the training thread: wait, assemble, update, publish; and processor: of all threads
+            of the process.
         buffer: Counts of the sample buffer, see SampleBufferMetrics.
     """
 
