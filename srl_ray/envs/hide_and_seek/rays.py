@@ -2,11 +2,12 @@
 
 Every body only yaws, so the shapes are upright: walls are axis-aligned boxes, boxes are boxes with a yaw, a ramp is a
 box cut by the plane through its slope, an agent is three spheres. The floor can block neither kind of ray. Results
-equal those of MuJoCo's own ray casting (a test compares them); numpy on float32 is about twice as fast here.
+equal those of MuJoCo's own ray casting (a test compares them).
 
-In the arrays below the last axis runs over viewers (lidar) or over viewer-target pairs (sight) of all simulations, so
-that numpy's inner loops are long. Misses are pushed away by arithmetic (see `_hit`) because selecting by a mask costs
-numpy several times more.
+A lidar ray meets few shapes and a shape is met by few rays: the bearings of a convex shape's outermost corners say by
+which. Only these meetings are computed, as flat lists over all simulations. Line of sight is computed for every shape,
+with the last axis over viewer-target pairs; misses are pushed away by arithmetic (see `_hit`) because selecting by a
+mask costs numpy several times more.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ STEEP = np.float32(1e20)
 RAMP_HALF = np.array(RAMP_SIZE / 2, np.float32)
 SPHERES = 1 + len(ARM_OFFSETS)
 SPHERE_RADII = np.array([AGENT_RADIUS] + [ARM_RADIUS] * len(ARM_OFFSETS), np.float32)
+AGENT_BOUND = np.float32(max(AGENT_RADIUS, *(np.hypot(x, y) + ARM_RADIUS for x, y, _ in ARM_OFFSETS)) + 1e-4)
+"""Radius of a circle around all spheres of an agent, m."""
 
 
 class RayCaster:
     """Lidar distances and the matrix of who sees what, for a block of simulations.
 
-    Letters: E simulations, A agent slots, B box slots, R ramp slots, O = B + R, K lidar rays, W walls, P viewers,
-    Q viewer-target pairs.
+    Letters: E simulations, A agent slots, B box slots, R ramp slots, O = B + R, N = A + O, W walls, K lidar rays,
+    P viewers, Q viewer-target pairs, M meetings of viewers and shapes, T meetings of rays and shapes.
 
     Attributes:
         lidar: float32 [E, A, K]; distance to the first hit, `LIDAR_MISS` where there is none. Directions are fixed in
@@ -55,20 +58,18 @@ class RayCaster:
         self.num_boxes = config.box_range[1]
         self.num_ramps = config.ramps
         self.num_targets = self.num_agents + self.num_boxes + self.num_ramps
-        angles = np.arange(config.lidar_rays) * (2 * np.pi / config.lidar_rays)
-        self._cos = np.cos(angles).astype(np.float32)[:, None]  # [K, 1]
-        self._sin = np.sin(angles).astype(np.float32)[:, None]
-        self._per_x, self._per_y = _inverse(self._cos), _inverse(self._sin)
+        self.num_rays = config.lidar_rays
+        angles = np.arange(self.num_rays) * (2 * np.pi / self.num_rays)
+        self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         self.lidar = np.zeros((num_envs, self.num_agents, config.lidar_rays), np.float32)
         self.sees = np.zeros((num_envs, self.num_agents, self.num_targets), bool)
         self._viewers: _Viewers | None = None
-        self._exists = np.zeros((self.num_targets, num_envs), bool)
-        self._extents = np.full(
-            (self.num_targets, num_envs), RAMP_SIZE, np.float32
-        )  # no point is farther from a centre
+        self._world = _World(self, num_envs, config.max_walls)
+        shapes = self.num_targets + config.max_walls
+        self._exists = np.zeros((shapes, num_envs), bool)
+        self._half = np.full((3, shapes, num_envs), RAMP_HALF)
+        self._extents = np.full((self.num_targets, num_envs), RAMP_SIZE, np.float32)  # no point is farther from centre
         self._others = np.zeros((self.num_agents - 1, self.num_agents, num_envs), np.int64)  # present ones first
-        self._walls = np.zeros((5, config.max_walls, num_envs), np.float32)  # centre x, y, half x, y, height
-        self._half = np.full((3, self.num_targets - self.num_agents, num_envs), RAMP_HALF)
         self._cylinders = np.zeros((3, config.num_cylinders, num_envs), np.float32)  # x, y, radius
 
     def set_world(
@@ -91,14 +92,17 @@ class RayCaster:
             exists: bool [A + O]; agents, boxes, ramps.
             cylinders: [c, 3]; x, y, radius.
         """
-        count, boxes = len(walls), len(box_sizes)
-        self._walls[:, :, sim] = np.array([FAR, FAR, 0.0, 0.0, 0.0])[:, None]
-        self._walls[:2, :count, sim] = (walls[:, :2] + walls[:, 2:]).T / 2
-        self._walls[2:4, :count, sim] = (walls[:, 2:] - walls[:, :2]).T / 2
-        self._walls[4, :count, sim] = wall_heights
-        self._half[:, :boxes, sim] = box_sizes.T / 2
-        self._extents[self.num_agents : self.num_agents + boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
-        self._exists[:, sim] = exists
+        first_wall, boxes = self.num_targets, slice(self.num_agents, self.num_agents + len(box_sizes))
+        built = slice(first_wall, first_wall + len(walls))
+        self._world.bodies[:3, first_wall:, sim] = FAR
+        self._world.bodies[:2, built, sim] = (walls[:, :2] + walls[:, 2:]).T / 2
+        self._world.bodies[2, built, sim] = wall_heights / 2
+        self._half[:2, built, sim] = (walls[:, 2:] - walls[:, :2]).T / 2
+        self._half[2, built, sim] = wall_heights / 2
+        self._half[:, boxes, sim] = box_sizes.T / 2
+        self._extents[boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
+        self._exists[:first_wall, sim] = exists
+        self._exists[first_wall:, sim] = np.arange(self._exists.shape[0] - first_wall) < len(walls)
         self._cylinders[:, :, sim] = cylinders.T
         self._viewers = None
         for slot in range(self.num_agents):
@@ -107,116 +111,145 @@ class RayCaster:
 
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
-        world = _World(self, pose)
+        self._world.update(pose)
         viewers = _Viewers(self, ids) if self._viewers is None or ids is not None else self._viewers
         if ids is None:
             self._viewers = viewers
             self.sees[...] = False
         else:
             self.sees[ids] = False
-        self._cast_lidar(world, viewers)
-        self._cast_sight(world, viewers)
+        self._cast_lidar(self._world, viewers)
+        self._cast_sight(self._world, viewers)
 
     # --- lidar ----------------------------------------------------------------------------------------------------
 
     def _cast_lidar(self, world: _World, viewers: _Viewers) -> None:
-        origin = world.agents.take(viewers.flat, axis=1)  # [3, P]
-        nearest = self._lidar_walls(origin, viewers)
-        np.minimum(nearest, self._lidar_objects(world, origin, viewers), out=nearest)
-        if len(viewers.others):
-            np.minimum(nearest, self._lidar_agents(world, origin, viewers), out=nearest)
+        nearest = np.full(self.lidar.size, FAR)
+        for ray, distance in (self._lidar_boxes(world, viewers), self._lidar_agents(world, viewers)):
+            np.minimum.at(nearest, ray, distance)
+        rows = viewers.env, viewers.slot
+        lidar = nearest.reshape(self.lidar.shape)[rows]
         if self._cylinders.size:
-            np.minimum(nearest, self._lidar_cylinders(origin, viewers), out=nearest)
-        nearest[nearest > HORIZON] = LIDAR_MISS
-        self.lidar[viewers.env, viewers.slot] = nearest.T
+            np.minimum(lidar, self._lidar_cylinders(world, viewers), out=lidar)
+        lidar[lidar > HORIZON] = LIDAR_MISS
+        self.lidar[rows] = lidar
 
-    def _lidar_walls(self, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
-        x, y, half_x, half_y, height = viewers.walls  # each [W, P]
-        x = x - origin[0] + FAR * (origin[2] > height)
-        return _slab_rays(x, y - origin[1], half_x, half_y, self._per_x, self._per_y)
-
-    def _lidar_objects(self, world: _World, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
-        x, y, z, cos, sin = world.objects.take(viewers.env, axis=2)  # each [O, P]
-        half_x, half_y, half_z = viewers.half
-        x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
-        height = origin[2] - z
+    def _lidar_boxes(self, world: _World, viewers: _Viewers) -> tuple[np.ndarray, np.ndarray]:
+        """Walls, boxes and ramps: indices into the flat lidar array and distances, both [T]."""
+        meetings = viewers.boxes
+        x, y, z, yaw, cos, sin = world.flat.take(meetings.shape, axis=1)  # each [M]
+        me_x, me_y, me_z = world.flat[:3].take(meetings.viewer, axis=1)
+        half_x, half_y, half_z = meetings.half
+        x, y = _into_frame(x - me_x, y - me_y, cos, sin)
+        height = me_z - z
         # at a height above its centre, a ramp is the rectangle |x| < half, -half < y < -height
-        ramps = slice(self.num_boxes, None)
+        ramps = meetings.ramps
         half_y = half_y.copy()
         half_y[ramps] = (RAMP_HALF - height[ramps]) / 2
         y[ramps] -= (height[ramps] + RAMP_HALF) / 2
-        x += FAR * (np.abs(height) > half_z)
-        per_x, per_y = (per.take(viewers.env, axis=2) for per in (world.per_x, world.per_y))
-        return _slab_rays(x, y, half_x, half_y, per_x, per_y)
+        bearing, width, gap_x, gap_y = _outline(x, y, half_x, half_y)
+        width[np.abs(height) > half_z] = -1.0
+        meeting, ray = self._rays_between(bearing + yaw, width)
+        cos, sin = cos.take(meeting), sin.take(meeting)
+        along_x, along_y = _into_frame(self._cos.take(ray), self._sin.take(ray), cos, sin)
+        gap_x, gap_y = gap_x.take(meeting), gap_y.take(meeting)
+        gap_x /= along_x + np.copysign(TINY, along_x)
+        gap_y /= along_y + np.copysign(TINY, along_y)
+        ray += meetings.row.take(meeting)
+        return ray, np.maximum(gap_x, gap_y, out=gap_x)
 
-    def _lidar_agents(self, world: _World, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
-        x, y, z = self._spheres_around(world, origin, viewers.others)  # each [3 spheres * M, P]
-        power = x * x + y * y + z * z
-        power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
-        along = x[:, None] * self._cos  # [3 spheres * M, K, P]
-        along += y[:, None] * self._sin
-        root = along * along
-        root -= power[:, None]
-        return _sphere_hit(along, root).min(axis=0)
+    def _lidar_agents(self, world: _World, viewers: _Viewers) -> tuple[np.ndarray, np.ndarray]:
+        """As `_lidar_boxes`."""
+        meetings = viewers.agents
+        me = world.flat[:3].take(meetings.viewer, axis=1)
+        x, y = world.flat[:2].take(meetings.shape, axis=1) - me[:2]
+        distance = np.sqrt(x * x + y * y)
+        width = np.arcsin(AGENT_BOUND / np.maximum(distance, AGENT_BOUND))
+        width[distance <= AGENT_BOUND] = np.pi
+        meeting, ray = self._rays_between(np.arctan2(y, x), width)
+        x, y, z = world.spheres.take(meetings.shape.take(meeting), axis=2) - me.take(meeting, axis=1)[:, None]
+        power = x * x + y * y + z * z  # [3 spheres, T]
+        power -= (SPHERE_RADII * SPHERE_RADII)[:, None]
+        along = x * self._cos.take(ray) + y * self._sin.take(ray)
+        ray += meetings.row.take(meeting)
+        return ray, _sphere_hit(along, along * along - power).min(axis=0)
 
-    def _lidar_cylinders(self, origin: np.ndarray, viewers: _Viewers) -> np.ndarray:
+    def _lidar_cylinders(self, world: _World, viewers: _Viewers) -> np.ndarray:
+        """[P, K]; distances."""
+        me_x, me_y, me_z = world.flat[:3].take(viewers.flat, axis=1)
         x, y, radius = self._cylinders.take(viewers.env, axis=2)  # each [C, P]
-        x = x - origin[0] + FAR * (origin[2] > CYLINDER_HEIGHT)
-        y = y - origin[1]
-        along = x[:, None] * self._cos + y[:, None] * self._sin  # [C, K, P]
-        root = along * along - (x * x + y * y - radius * radius)[:, None]
+        x = x - me_x + FAR * (me_z > CYLINDER_HEIGHT)
+        y = y - me_y
+        along = x[..., None] * self._cos + y[..., None] * self._sin  # [C, P, K]
+        root = along * along - (x * x + y * y - radius * radius)[..., None]
         return _sphere_hit(along, root).min(axis=0)
+
+    def _rays_between(self, bearing: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rays within `width` [M] of the world bearings `bearing` [M], rad; none where `width` is negative.
+
+        Returns:
+            Index into M and ray, both int [T].
+        """
+        per_ray = np.float32(self.num_rays / (2 * np.pi))
+        first = np.ceil((bearing - width) * per_ray).astype(np.int64)
+        count = np.floor((bearing + width) * per_ray).astype(np.int64) - first + 1
+        np.clip(count, 0, self.num_rays, out=count)
+        end = np.cumsum(count)
+        meeting = np.repeat(np.arange(len(count)), count)
+        ray = np.arange(len(meeting)) + (first % self.num_rays - end + count).take(meeting)
+        ray -= self.num_rays * (ray >= self.num_rays)
+        return meeting, ray
 
     # --- sight ----------------------------------------------------------------------------------------------------
 
     def _cast_sight(self, world: _World, viewers: _Viewers) -> None:
         pair, target = self._pairs_in_view(world, viewers)
-        env, viewer = viewers.env.take(pair), viewers.slot.take(pair)
-        origin = world.agents.take(viewers.flat.take(pair), axis=1)  # [3, Q]
+        env = viewers.env.take(pair)
+        origin = world.flat[:3].take(viewers.flat.take(pair), axis=1)  # [3, Q]
         aim = self.flat(target, env)
         ray = world.sight_points.take(aim, axis=1)
         ray -= origin
-        wall = self._sight_walls(origin, ray, viewers.walls.take(pair, axis=2))
+        wall = self._sight_walls(world, origin, ray, viewers, pair)
         if self._cylinders.size:
             np.minimum(wall, self._sight_cylinders(origin, ray, self._cylinders.take(env, axis=2)), out=wall)
         # a wall hides for sure what it is in front of; only the rest is tested against the moving bodies
         length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2])
         kept = np.nonzero(wall * length > length - self._extents.take(aim))[0]
-        pair, env, viewer, target, wall = (each.take(kept) for each in (pair, env, viewer, target, wall))
+        pair, env, target, wall = (each.take(kept) for each in (pair, env, target, wall))
         origin, ray = origin.take(kept, axis=1), ray.take(kept, axis=1)
         row = np.arange(len(kept))
         bodies = np.full((self.num_targets, len(kept)), FAR)
         others = viewers.other_slots.take(pair, axis=1)
-        if len(others):
-            bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
-        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env, viewers.half.take(pair, axis=2))
+        bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
+        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env, viewers.object_half.take(pair, axis=2))
         first = np.minimum(bodies.min(axis=0), wall)
-        self.sees[env, viewer, target] = bodies[target, row] <= first
+        self.sees[env, viewers.slot.take(pair), target] = bodies[target, row] <= first
         diagonal = np.arange(self.num_agents)
         self.sees[:, diagonal, diagonal] = self._exists[: self.num_agents].T
 
     def _pairs_in_view(self, world: _World, viewers: _Viewers) -> tuple[np.ndarray, np.ndarray]:
         """Viewers (by position in the list) and their targets, which exist and lie in the horizontal field of view."""
-        me = viewers.flat
         x, y = world.centres.take(viewers.env, axis=2)  # each [N, P]
-        x -= world.agents[0].take(me)
-        y -= world.agents[1].take(me)
-        yaw = world.agent_yaw.take(me)
-        ahead = x * np.sin(yaw) - y * np.cos(yaw)
+        me_x, me_y, _, _, cos, sin = world.flat.take(viewers.flat, axis=1)
+        x -= me_x
+        y -= me_y
+        ahead = x * sin - y * cos
         distance = np.sqrt(x * x + y * y)
         candidate = ahead >= distance * np.float32(np.cos(VIEW_HALF_ANGLE))
         candidate &= viewers.can_see
         target, pair = np.nonzero(candidate)
         return pair, target
 
-    def _sight_walls(self, origin: np.ndarray, ray: np.ndarray, walls: np.ndarray) -> np.ndarray:
-        x, y, half_x, half_y, height = walls  # each [W, Q]
-        half_height = height / 2
+    def _sight_walls(
+        self, world: _World, origin: np.ndarray, ray: np.ndarray, viewers: _Viewers, pair: np.ndarray
+    ) -> np.ndarray:
+        x, y, z = viewers.walls.take(pair, axis=2)  # each [W, Q]
+        half_x, half_y, half_z = viewers.wall_half.take(pair, axis=2)
         per_x, per_y, per_z = _inverse(ray)
         near, far = _slab(x - origin[0], half_x, per_x)
         _clip(near, far, _slab(y - origin[1], half_y, per_y))
-        _clip(near, far, _slab(half_height - origin[2], half_height, per_z))
-        return _hit(near, far).min(axis=0)
+        _clip(near, far, _slab(z - origin[2], half_z, per_z))
+        return _hit(near, far).min(axis=0, initial=FAR)
 
     def _sight_objects(
         self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray, half: np.ndarray
@@ -238,13 +271,13 @@ class RayCaster:
         return _hit(near, far)
 
     def _sight_agents(self, world: _World, origin: np.ndarray, ray: np.ndarray, others: np.ndarray) -> np.ndarray:
-        x, y, z = self._spheres_around(world, origin, others)  # each [3 spheres * M, Q]
+        """[most others, Q]; where the rays meet the agents `others` (flat indices)."""
+        x, y, z = world.spheres.take(others, axis=2) - origin[:, None, None]  # each [3 spheres, most others, Q]
         length2 = ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2]
         along = x * ray[0] + y * ray[1] + z * ray[2]
         power = x * x + y * y + z * z
-        power -= np.repeat(SPHERE_RADII * SPHERE_RADII, len(x) // SPHERES)[:, None]
-        root = along * along - length2 * power
-        hits = _sphere_hit(along, root).reshape(SPHERES, *others.shape).min(axis=0)
+        power -= (SPHERE_RADII * SPHERE_RADII)[:, None, None]
+        hits: np.ndarray = _sphere_hit(along, along * along - length2 * power).min(axis=0)
         hits /= length2
         return hits
 
@@ -261,17 +294,33 @@ class RayCaster:
         far[root < 0] = -FAR
         return _hit(near, far).min(axis=0)
 
-    # --- gathering ------------------------------------------------------------------------------------------------
-
     def flat(self, body: np.ndarray, env: np.ndarray) -> np.ndarray:
         """Indices into arrays whose last axis runs over bodies and simulations."""
         return body * self._exists.shape[1] + env
 
-    def _spheres_around(self, world: _World, origin: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """[3, 3 spheres * M, P]; spheres of the other agents (flat indices [M, P]) relative to the viewers' origins."""
-        spheres = world.spheres.take(others, axis=2).reshape(3, SPHERES * len(others), others.shape[1])
-        spheres -= origin[:, None]
-        return spheres
+
+class _Meetings:
+    """Which viewer can meet which shapes, for the length of an episode.
+
+    Attributes:
+        viewer: int [M]; flat index of the viewer's body.
+        shape: int [M]; flat index of the shape's body, ramps last.
+        row: int [M]; where the viewer's rays begin in the flat lidar array.
+        half: float32 [3, M]; half sizes.
+        ramps: The part of M that is ramps.
+    """
+
+    def __init__(self, caster: RayCaster, viewers: _Viewers, bodies: np.ndarray) -> None:
+        exists = caster._exists[bodies].take(viewers.env, axis=1)
+        exists[bodies[:, None] == viewers.slot] = False
+        index, viewer = np.nonzero(exists)
+        body, env = bodies[index], viewers.env[viewer]
+        self.viewer = viewers.flat[viewer]
+        self.shape = caster.flat(body, env)
+        self.row = (env * caster.num_agents + viewers.slot[viewer]) * caster.num_rays
+        self.half = caster._half[:, body, env]
+        is_ramp = (body >= caster.num_agents + caster.num_boxes) & (body < caster.num_targets)
+        self.ramps = slice(len(body) - int(is_ramp.sum()), None)
 
 
 class _Viewers:
@@ -280,72 +329,116 @@ class _Viewers:
     Attributes:
         env: int [P]; simulation.
         slot: int [P].
-        flat: int [P]; index into arrays over agents and simulations.
-        walls: float32 [5, W, P]; centre x, y, half x, y, height.
-        half: float32 [3, O, P]; half sizes of the objects.
+        flat: int [P]; index into arrays over bodies and simulations.
+        walls: float32 [3, W, P]; centres; as many walls as the fullest simulation has.
+        wall_half: float32 [3, W, P].
+        object_half: float32 [3, O, P].
         can_see: bool [N, P]; what exists, except the viewer itself.
-        other_slots: int [M, P]; slots of the other agents, as many as the fullest simulation has; absent ones fill up.
-        others: int [M, P]; the same as flat indices.
+        other_slots: int [most others, P]; slots of the other agents, as many as the fullest simulation has; absent ones
+            fill up.
+        boxes: Meetings with boxes, walls and ramps.
+        agents: Meetings with other agents.
     """
 
     def __init__(self, caster: RayCaster, ids: np.ndarray | None) -> None:
-        present = caster._exists[: caster.num_agents].T
-        self.env, self.slot = np.nonzero(present if ids is None else present[ids])
+        agents, boxes, targets = caster.num_agents, caster.num_boxes, caster.num_targets
+        exists = caster._exists
+        self.env, self.slot = np.nonzero((exists[:agents] if ids is None else exists[:agents, ids]).T)
         if ids is not None:
             self.env = ids[self.env]
         self.flat = caster.flat(self.slot, self.env)
-        self.walls = caster._walls.take(self.env, axis=2)
-        self.half = caster._half.take(self.env, axis=2)
-        self.can_see = caster._exists.take(self.env, axis=1)
+        most_walls = targets + int(exists[targets:].sum(axis=0).max())
+        self.walls = caster._world.bodies[:3, targets:most_walls].take(self.env, axis=2)
+        self.wall_half = caster._half[:, targets:most_walls].take(self.env, axis=2)
+        self.object_half = caster._half[:, agents:targets].take(self.env, axis=2)
+        self.can_see = exists[:targets].take(self.env, axis=1)
         self.can_see[self.slot, np.arange(len(self.slot))] = False
-        most = int(present.sum(axis=1).max()) - 1
-        self.other_slots = caster._others[:most, self.slot, self.env]
-        self.others = caster.flat(self.other_slots, self.env)
+        most_others = int(exists[:agents].sum(axis=0).max()) - 1
+        self.other_slots = caster._others[:most_others, self.slot, self.env]
+        shapes = np.r_[agents : agents + boxes, targets:most_walls, agents + boxes : targets]
+        self.boxes = _Meetings(caster, self, shapes)
+        self.agents = _Meetings(caster, self, np.arange(agents))
 
 
 class _World:
     """Poses as float32 with the simulation innermost; what does not exist lies far away.
 
     Attributes:
+        bodies: [6, N + W, E]; x, y, z, yaw, cos yaw, sin yaw of agents, boxes, ramps and walls.
+        flat: [6, (N + W) * E], the same memory.
         centres: [2, N, E].
-        agents: [3, A * E].
-        agent_yaw: [A * E].
         objects: [5, O, E]; x, y, z, cos yaw, sin yaw.
-        per_x: [O, K, E]; inverse x component of the lidar's directions in the object's frame.
-        per_y: [O, K, E].
         sight_points: [3, N * E]; what rays of sight aim at: centres, but of ramps the centre of mass.
         spheres: [3, 3 spheres, A * E].
     """
 
-    def __init__(self, caster: RayCaster, pose: np.ndarray) -> None:
-        agents, boxes = caster.num_agents, caster.num_boxes
-        poses = np.empty((5, caster.num_targets, len(pose)), np.float32)
-        poses[:3] = pose[..., :3].transpose(2, 1, 0)
-        yaw = pose[..., 3].T.astype(np.float32)
-        np.cos(yaw, out=poses[3])
-        np.sin(yaw, out=poses[4])
-        poses[0] += FAR * ~caster._exists
-        self.centres = poses[:2]
-        self.objects = np.ascontiguousarray(poses[:, agents:])
-        self.agents = poses[:3, :agents].reshape(3, -1)
-        self.agent_yaw = yaw[:agents].reshape(-1)
-        cos, sin = self.objects[3][:, None], self.objects[4][:, None]
-        self.per_x = _inverse(caster._cos * cos + caster._sin * sin)
-        self.per_y = _inverse(caster._sin * cos - caster._cos * sin)
-        points = poses[:3].copy()
-        ramp_cos, ramp_sin = poses[3:, agents + boxes :]
+    def __init__(self, caster: RayCaster, num_envs: int, max_walls: int) -> None:
+        self._caster = caster
+        agents, targets = caster.num_agents, caster.num_targets
+        self.bodies = np.zeros((6, targets + max_walls, num_envs), np.float32)
+        self.bodies[4] = 1.0
+        self.flat = self.bodies.reshape(6, -1)
+        self.centres = np.zeros((2, targets, num_envs), np.float32)
+        self.objects = np.zeros((5, targets - agents, num_envs), np.float32)
+        self._points = np.zeros((3, targets, num_envs), np.float32)
+        self.sight_points = self._points.reshape(3, -1)
+        self.spheres = np.zeros((3, SPHERES, agents * num_envs), np.float32)
+
+    def update(self, pose: np.ndarray) -> None:
+        """Take over the poses [E, N, 4]."""
+        agents, boxes, targets = self._caster.num_agents, self._caster.num_boxes, self._caster.num_targets
+        moving = self.bodies[:, :targets]
+        moving[:4] = pose.transpose(2, 1, 0)
+        np.cos(moving[3], out=moving[4])
+        np.sin(moving[3], out=moving[5])
+        moving[0] += FAR * ~self._caster._exists[:targets]
+        self.centres[...] = moving[:2]
+        self.objects[:3], self.objects[3:] = moving[:3, agents:], moving[4:, agents:]
+        self._points[...] = moving[:3]
+        ramp_cos, ramp_sin = moving[4:, agents + boxes :]
         _, com_y, com_z = RAMP_CENTRE_OF_MASS
-        points[0, agents + boxes :] -= np.float32(com_y) * ramp_sin
-        points[1, agents + boxes :] += np.float32(com_y) * ramp_cos
-        points[2, agents + boxes :] += np.float32(com_z)
-        self.sight_points = points.reshape(3, -1)
-        agent_cos, agent_sin = poses[3:, :agents].reshape(2, -1)
-        self.spheres = np.empty((3, SPHERES, self.agents.shape[1]), np.float32)
-        self.spheres[:, 0] = self.agents
-        for index, (x, y, z) in enumerate(ARM_OFFSETS, start=1):
-            self.spheres[0, index] = self.agents[0] + np.float32(x) * agent_cos - np.float32(y) * agent_sin
-            self.spheres[1, index] = self.agents[1] + np.float32(x) * agent_sin + np.float32(y) * agent_cos
-            self.spheres[2, index] = self.agents[2] + np.float32(z)
+        self._points[0, agents + boxes :] -= np.float32(com_y) * ramp_sin
+        self._points[1, agents + boxes :] += np.float32(com_y) * ramp_cos
+        self._points[2, agents + boxes :] += np.float32(com_z)
+        x, y, z, _, cos, sin = moving[:, :agents].reshape(6, -1)
+        self.spheres[0, 0], self.spheres[1, 0], self.spheres[2, 0] = x, y, z
+        for index, (arm_x, arm_y, arm_z) in enumerate(ARM_OFFSETS, start=1):
+            self.spheres[0, index] = x + np.float32(arm_x) * cos - np.float32(arm_y) * sin
+            self.spheres[1, index] = y + np.float32(arm_x) * sin + np.float32(arm_y) * cos
+            self.spheres[2, index] = z + np.float32(arm_z)
+
+
+def _outline(
+    x: np.ndarray, y: np.ndarray, half_x: np.ndarray, half_y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What rectangles centred at (x, y) in their own frames cover of the horizon around the origin.
+
+    Returns:
+        bearing: Direction of the middle of the covered sector, rad.
+        width: Half the sector, rad; more than pi where the origin is inside.
+        gap_x: Signed distance to the nearer of the two sides across x, 0 if the origin lies between them. A ray in the
+            sector enters at the larger of the gaps, each divided by the ray's component.
+        gap_y: Likewise.
+    """
+    # seen as if the centre were in the first quadrant: the sector ends at two corners, either both of the one side that
+    # faces the origin or the far ones of the two sides that do
+    far_x, far_y = np.abs(x), np.abs(y)
+    near_x, near_y = far_x - half_x, far_y - half_y
+    far_x += half_x
+    far_y += half_y
+    is_beside_x, is_beside_y = near_x > 0, near_y > 0
+    right = np.arctan2(near_y, np.where(is_beside_y, far_x, near_x))
+    left = np.arctan2(np.where(is_beside_x, far_y, near_y), near_x)
+    width = (left - right) / 2
+    width[~(is_beside_x | is_beside_y)] = 2 * np.pi
+    bearing = np.copysign(left + right, x) / 2
+    bearing += np.float32(np.pi) * (x < 0)
+    return (
+        np.copysign(1, y) * bearing,
+        width,
+        np.copysign(np.maximum(near_x, 0), x),
+        np.copysign(np.maximum(near_y, 0), y),
+    )
 
 
 def _inverse(values: np.ndarray) -> np.ndarray:
@@ -357,22 +450,6 @@ def _inverse(values: np.ndarray) -> np.ndarray:
 def _into_frame(x: np.ndarray, y: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """World vectors in the frame with the given yaw."""
     return x * cos + y * sin, y * cos - x * sin
-
-
-def _slab_rays(
-    x: np.ndarray, y: np.ndarray, half_x: np.ndarray, half_y: np.ndarray, per_x: np.ndarray, per_y: np.ndarray
-) -> np.ndarray:
-    """Nearest entry [K, P] of K rays into rectangles [S, P] whose centres relative to the origins are (x, y)."""
-    near = x[:, None] * per_x  # [S, K, P]
-    width = half_x[:, None] * np.abs(per_x)
-    far = near + width
-    near -= width
-    other = y[:, None] * per_y
-    width = half_y[:, None] * np.abs(per_y)
-    np.minimum(far, other + width, out=far)
-    other -= width
-    np.maximum(near, other, out=near)
-    return _hit(near, far).min(axis=0)
 
 
 def _slab(centre: np.ndarray, half: np.ndarray, per: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
