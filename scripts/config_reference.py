@@ -46,6 +46,8 @@ def reference() -> str:
     parts = [INTRODUCTION, *_choices(), *_sections()]
     parts += [
         "## env.kwargs of hide_and_seek\n",
+        "`task` picks what is played: hide_and_seek, or a transfer task, whose own settings and defaults are in "
+        "[hide_and_seek.md](hide_and_seek.md#transfer-suite).\n",
         _table("env.kwargs", HideAndSeekConfig),
     ]
     return "\n".join(parts)

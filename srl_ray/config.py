@@ -326,15 +326,16 @@ def _env_problems(config: ExperimentConfig) -> Iterable[str]:
 
 def _hide_and_seek_problems(kwargs: Mapping[str, Any]) -> Iterable[str]:
     from srl_ray.composition import nearest
-    from srl_ray.envs.hide_and_seek.config import HideAndSeekConfig
+    from srl_ray.envs.hide_and_seek.block import TASKS, task_config
 
-    known = [item.name for item in fields(HideAndSeekConfig)]
+    task = kwargs.get("task", "hide_and_seek")
+    known = ["task", *(item.name for item in fields(TASKS[task][0]))] if task in TASKS else list(kwargs)
     unknown = [key for key in kwargs if key not in known]
     for key in unknown:
         yield f"unknown key env.kwargs.{key}.{nearest(key, known, prefix='env.kwargs.')}"
     if not unknown:
         try:
-            HideAndSeekConfig(**kwargs)
+            task_config(**{"task": task, **kwargs})
         except (ValueError, TypeError) as error:
             yield with_nearest_choice(str(error).replace("hide_and_seek.", "env.kwargs."))
 

@@ -318,9 +318,9 @@ def test_mapping_keeps_objects() -> None:
 
 
 def test_mapping_is_laid_over_the_experiment() -> None:
-    config = from_mapping({"experiment": "hide_and_seek", "env": {"kwargs": {"preset": "fast"}}})
+    config = from_mapping({"experiment": "hide_and_seek_quadrant", "env": {"kwargs": {"preset": "fast"}}})
 
-    assert config.env.kwargs == {"scenario": "randomwalls", "preset": "fast"}
+    assert config.env.kwargs == {"scenario": "quadrant", "preset": "fast"}
 
 
 @pytest.mark.parametrize(

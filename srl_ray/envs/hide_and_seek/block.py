@@ -5,6 +5,7 @@ Moving, grabbing, locking and seeing are here and the same for every game; what 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -31,6 +32,18 @@ from srl_ray.envs.hide_and_seek.physics import Physics
 from srl_ray.envs.hide_and_seek.rays import RayCaster
 from srl_ray.envs.hide_and_seek.snapshot import NOBODY, Snapshot
 from srl_ray.envs.hide_and_seek.task import Task, World
+from srl_ray.envs.hide_and_seek.transfer import (
+    Blueprint,
+    BlueprintConfig,
+    Counting,
+    CountingConfig,
+    LockAndReturn,
+    LockAndReturnConfig,
+    SequentialLock,
+    SequentialLockConfig,
+    Shelter,
+    ShelterConfig,
+)
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
 
 NO_FORCE = MOVEMENT_LEVELS // 2
@@ -325,6 +338,35 @@ class HideAndSeekBlock:
         return now
 
 
-def make_block(num_envs: int, **kwargs: Any) -> HideAndSeekBlock:
-    """A block whose config is built from keyword arguments, e.g. `make_block(64, scenario="quadrant")`."""
-    return HideAndSeekBlock(num_envs, HideAndSeekConfig(**kwargs))
+TASKS: Mapping[str, tuple[type[Any], Callable[[int, Any], Task]]] = {
+    "hide_and_seek": (HideAndSeekConfig, HideAndSeek),
+    "object_counting": (CountingConfig, Counting),
+    "lock_and_return": (LockAndReturnConfig, LockAndReturn),
+    "sequential_lock": (SequentialLockConfig, SequentialLock),
+    "blueprint": (BlueprintConfig, Blueprint),
+    "shelter": (ShelterConfig, Shelter),
+}
+"""What can be played in the world, by name: its settings and its rules."""
+
+
+def make_block(num_envs: int, *, task: str = "hide_and_seek", **kwargs: Any) -> HideAndSeekBlock:
+    """A block of a task whose settings are keyword arguments, e.g. `make_block(64, scenario="quadrant")`.
+
+    Args:
+        num_envs: E.
+        task: One of `TASKS`.
+        kwargs: Fields of the task's config.
+
+    Raises:
+        ValueError: A value is out of range, or there is no such task.
+    """
+    config = task_config(task, **kwargs)
+    return HideAndSeekBlock(num_envs, config, TASKS[task][1](num_envs, config))
+
+
+def task_config(task: str, **kwargs: Any) -> HideAndSeekConfig:
+    """The settings of a task, checked."""
+    if task not in TASKS:
+        raise ValueError(f"hide_and_seek.task is {task!r}; expected one of {', '.join(TASKS)}")
+    config: HideAndSeekConfig = TASKS[task][0](**kwargs)
+    return config

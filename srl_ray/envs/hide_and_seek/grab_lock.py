@@ -106,6 +106,7 @@ class Locking:
     Attributes:
         locked: bool [E, O].
         owner: int [E, O]; agent that locked the object last, -1 if nobody has in this episode.
+        lockable: bool [E, A, O] or what can be broadcast to it; whom the two actions reach. A task may set it.
     """
 
     def __init__(self, num_envs: int, config: HideAndSeekConfig) -> None:

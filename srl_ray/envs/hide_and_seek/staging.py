@@ -108,21 +108,23 @@ class Stage:
 def make_layout(
     *,
     hiders: Sequence[Point],
-    seekers: Sequence[Point],
+    seekers: Sequence[Point] = (),
     boxes: Sequence[Point] = (),
     box_sizes: Sequence[tuple[float, float, float]] | None = None,
     ramps: Sequence[Point] = (),
     walls: Sequence[Wall] = (),
+    cylinders: Sequence[tuple[float, float, float]] = (),
 ) -> Layout:
     """A world with everything at the given places, on the floor, with yaw 0.
 
     Args:
         hiders: Centres, at least one.
-        seekers: Centres, at least one.
+        seekers: Centres, at least one in hide-and-seek.
         boxes: Centres.
         box_sizes: Full side lengths per box; cubes by default.
         ramps: Centres of the bounding cubes.
         walls: E.g. `outer_walls()` or `[Wall(axis, line, start, end)]` in grid cells.
+        cylinders: x, y, radius; as many as the config has.
     """
     sizes = [CUBE_SIZE] * len(boxes) if box_sizes is None else list(box_sizes)
     return Layout(
@@ -134,6 +136,7 @@ def make_layout(
         boxes=_points(boxes),
         box_sizes=np.asarray(sizes, float).reshape(-1, 3),
         ramps=_points(ramps),
+        cylinders=np.asarray(cylinders, float).reshape(-1, 3),
     )
 
 
