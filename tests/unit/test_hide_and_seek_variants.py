@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from srl_ray.envs.hide_and_seek import HideAndSeekConfig, make_block
+from srl_ray.envs.hide_and_seek import HideAndSeekBlock, HideAndSeekConfig, make_block
 from srl_ray.envs.hide_and_seek.dice import Dice
+from srl_ray.envs.hide_and_seek.foraging import Foraging, ForagingConfig
 from srl_ray.envs.hide_and_seek.layout import Layout, Placer, centre, draw_layout, draw_plan, inside, middle, rotating
 from srl_ray.envs.hide_and_seek.staging import Stage, make_layout
 from srl_ray.envs.hide_and_seek.walls import (
@@ -404,3 +405,80 @@ def test_compressed_lidar_keeps_near_distances_and_bounds_far_ones() -> None:
     assert lidar[15] == pytest.approx(2 * np.tanh(0.5 / 2), abs=1e-4)  # the wall at x = 0.15
     assert lidar[0] == pytest.approx(2 * np.tanh(5.2 / 2), abs=1e-4)  # the wall at x = 5.85
     assert stage.block.snapshot(0).lidar[0, 0] == pytest.approx(5.2, abs=1e-4)
+
+
+# --- food -------------------------------------------------------------------------------------------------------------
+
+
+def foraging(**settings: object) -> Stage:
+    return Stage(make_block(1, task="foraging", **{"prep_fraction": 0.0, "num_food": 2, "food_health": 3, **settings}))
+
+
+def start_with_food(stage: Stage, **world: object) -> None:
+    """Food 0.4 m in front of hider_0 and 0.6 m in front of hider_1; nobody sees anybody."""
+    layout = make_layout(**({"hiders": [(3.0, 3.0), (3.0, 1.0)], "seekers": [(5.5, 0.2)]} | world))  # type: ignore[arg-type]
+    stage.start(replace(layout, food=np.array([(3.0, 2.6), (3.0, 0.4)])))
+
+
+def test_food_in_reach_and_view_is_eaten_until_it_is_gone() -> None:
+    stage = foraging(food_reward=0.5)
+    start_with_food(stage, seekers=[(3.0, 0.1)])
+    rewards = []
+    for _ in range(5):
+        stage.step()
+        rewards.append([stage.reward(agent) for agent in ("hider_0", "hider_1", "seeker_0")])
+    # a bite of one of two hiders: each gets a quarter more than for hiding
+    np.testing.assert_allclose(rewards, [[1.25, 1.25, -1]] * 3 + [[1, 1, -1]] * 2)
+    assert stage.observation("hider_1", "food")[:, 3].tolist() == [0, 1]
+    assert stage.observation("hider_1", "exists_food").tolist() == [False, True]
+
+
+def test_food_is_observed_by_line_of_sight() -> None:
+    stage = foraging()
+    start_with_food(stage)
+    assert stage.observation("hider_0", "mask_food").tolist() == [True, False]  # hider_1 stands before the other
+    assert stage.observation("hider_1", "mask_food").tolist() == [False, True]
+    assert stage.observation("hider_0", "food")[0].tolist() == pytest.approx([3.0, 2.6, 0.1, 1.0])
+    stage.place("hider_0", yaw=UP)
+    assert stage.observation("hider_0", "mask_food").tolist() == [False, False]
+    start_with_food(stage, walls=[Wall(0, 13, 12, 17)])  # at y = 2.7
+    stage.step()
+    assert stage.observation("hider_0", "mask_food").tolist() == [False, False]
+    assert stage.block.task.health.tolist() == [[3, 3]]  # type: ignore[attr-defined]
+
+
+def test_nobody_eats_while_seen_or_in_the_preparation_and_seekers_never_do() -> None:
+    seen = foraging()
+    start_with_food(seen, seekers=[(3.0, 5.0)], hiders=[(3.0, 3.0), (5.5, 5.5)])
+    seen.step()
+    assert [seen.reward(agent) for agent in ("hider_0", "hider_1", "seeker_0")] == [-1, -1, 1]
+    alone = foraging()
+    start_with_food(alone, seekers=[(3.0, 3.0)], hiders=[(5.5, 5.5)])
+    alone.step()
+    prepared = foraging(prep_fraction=0.5)
+    start_with_food(prepared)
+    prepared.step()
+    for stage in (seen, alone, prepared):
+        assert stage.block.task.health.tolist() == [[3, 3]]  # type: ignore[attr-defined]
+    assert prepared.reward("hider_0") == 0
+
+
+def test_food_is_placed_clear_of_everything_and_counted_per_episode() -> None:
+    config = ForagingConfig(num_food=5, horizon=20, prep_fraction=0.0)
+    task = Foraging(4, config)
+    block = HideAndSeekBlock(4, config, task)
+    block.reset(seed=0)
+    for layout in block.episodes.layouts:
+        assert layout is not None
+        assert layout.food.shape == (5, 2)
+        for box, size in zip(layout.boxes, layout.box_sizes, strict=True):
+            assert (np.abs(layout.food - box) >= size[:2] / 2).any(axis=1).all()
+    rng = np.random.default_rng(0)
+    for _ in range(19):
+        block.step(rng.integers(0, [11, 11, 11, 2, 2], size=(4, 6, 5)))
+    eaten = task.eaten.sum()
+    answer = block.step(rng.integers(0, [11, 11, 11, 2, 2], size=(4, 6, 5)))
+    assert len(answer.episodes) == 4
+    assert sum(record.summary["food_eaten"] for record in answer.episodes) >= eaten > 0
+    assert (task.eaten == 0).all()
+    assert (task.health == config.food_health).all()

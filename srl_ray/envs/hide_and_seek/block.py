@@ -23,6 +23,7 @@ from srl_ray.envs.hide_and_seek.config import (
     HideAndSeekConfig,
 )
 from srl_ray.envs.hide_and_seek.episode import Episodes
+from srl_ray.envs.hide_and_seek.foraging import Foraging, ForagingConfig
 from srl_ray.envs.hide_and_seek.game import HideAndSeek
 from srl_ray.envs.hide_and_seek.grab_lock import Grabbing, Locking, surface_distance
 from srl_ray.envs.hide_and_seek.layout import Layout
@@ -340,6 +341,7 @@ class HideAndSeekBlock:
 
 TASKS: Mapping[str, tuple[type[Any], Callable[[int, Any], Task]]] = {
     "hide_and_seek": (HideAndSeekConfig, HideAndSeek),
+    "foraging": (ForagingConfig, Foraging),
     "object_counting": (CountingConfig, Counting),
     "lock_and_return": (LockAndReturnConfig, LockAndReturn),
     "sequential_lock": (SequentialLockConfig, SequentialLock),

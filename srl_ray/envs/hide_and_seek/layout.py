@@ -58,6 +58,7 @@ class Layout:
         ramps: [r, 2] centres of the bounding cubes.
         grid: Cells along a side of the floor.
         cylinders: [c, 3] x, y and radius of upright cylinders that stand in the way.
+        food: [f, 2] sites of food.
     """
 
     walls: list[Wall]
@@ -70,6 +71,7 @@ class Layout:
     ramps: np.ndarray
     grid: int = GRID
     cylinders: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
+    food: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
 
     @property
     def floor_size(self) -> float:
@@ -88,13 +90,16 @@ class Counts:
     cubes: int
 
 
-def draw_layout(rng: np.random.Generator, config: HideAndSeekConfig, counts: Counts | None = None) -> Layout:
+def draw_layout(
+    rng: np.random.Generator, config: HideAndSeekConfig, counts: Counts | None = None, *, num_food: int = 0
+) -> Layout:
     """Draw whole worlds, walls included, until one has a place for everything.
 
     Args:
         rng: The environment's own generator.
         config: Settings.
         counts: Fixes the numbers that are otherwise drawn from the config's ranges.
+        num_food: Sites of food.
 
     Raises:
         ConfigError: If `config.max_placement_tries` worlds were not enough.
@@ -102,7 +107,7 @@ def draw_layout(rng: np.random.Generator, config: HideAndSeekConfig, counts: Cou
     dice = Dice(rng)
     counts = counts or draw_counts(dice, config)
     for _ in range(config.max_placement_tries):
-        layout = _try_layout(dice, config, counts)
+        layout = _try_layout(dice, config, counts, num_food)
         if layout is not None:
             return layout
     raise ConfigError(
@@ -152,7 +157,7 @@ def draw_plan(dice: Dice, config: HideAndSeekConfig) -> FloorPlan | None:
     raise AssertionError(f"no floor plan for {config.scenario}")
 
 
-def _try_layout(dice: Dice, config: HideAndSeekConfig, counts: Counts) -> Layout | None:
+def _try_layout(dice: Dice, config: HideAndSeekConfig, counts: Counts, num_food: int) -> Layout | None:
     plan = draw_plan(dice, config)
     if plan is None:
         return None
@@ -171,6 +176,7 @@ def _try_layout(dice: Dice, config: HideAndSeekConfig, counts: Counts) -> Layout
         and placer.place_team(counts.seekers, seekers_rule, reach)
         and all(placer.place(size, boxes_rule) for size in sizes)
         and all(placer.place((RAMP_SIZE, RAMP_SIZE), uniform) for _ in range(config.ramps))
+        and all(placer.place((CELL, CELL), uniform) for _ in range(num_food))
     )
     if not ok:
         return None
@@ -184,8 +190,9 @@ def _try_layout(dice: Dice, config: HideAndSeekConfig, counts: Counts) -> Layout
         seekers=centres[counts.hiders : agents],
         boxes=centres[agents:things],
         box_sizes=np.array(sizes).reshape(-1, 3),
-        ramps=centres[things:],
+        ramps=centres[things : things + config.ramps],
         grid=plan.grid,
+        food=centres[things + config.ramps :],
     )
 
 
