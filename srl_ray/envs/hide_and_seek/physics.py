@@ -68,6 +68,7 @@ class Physics:
         self._box_geoms = [int(self.model.body(f"box_{i}").geomadr[0]) for i in range(self.num_boxes)]
         self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(config.max_walls)]
         self._cylinder_geoms = [self.model.geom(f"cylinder_{i}").id for i in range(config.num_cylinders)]
+        self._parked = self._parking_lot()
         self._warnings_before = self.batch.warning[:, :, 1].sum(axis=1)
 
     def step(self) -> np.ndarray:
@@ -109,27 +110,30 @@ class Physics:
         self._warnings_before[ids] = self.batch.warning[ids, :, 1].sum(axis=1)
 
     def _write_world(self, sim: int, layout: Layout, present: np.ndarray) -> np.ndarray:
+        """Shape the walls, boxes and cylinders of one simulation; returns [N, 4], where its bodies are to stand."""
         agents, boxes = self.num_agents, self.num_boxes
-        for index, geom in enumerate(self._wall_geoms):
-            if index < len(layout.walls):
-                wall = layout.walls[index]
-                x_min, y_min, x_max, y_max = wall_rectangle(wall)
-                height = wall_height(wall)
-                centre = ((x_min + x_max) / 2, (y_min + y_max) / 2, height / 2)
-                self._set_box(sim, geom, ((x_max - x_min) / 2, (y_max - y_min) / 2, height / 2))
-                self._geom_pos[sim, geom] = centre
-            else:
-                self._set_box(sim, geom, (0.01, 0.01, 0.01))
-                self._geom_pos[sim, geom] = (0.0, 0.0, -10.0)
-        for geom, (x, y, radius) in zip(self._cylinder_geoms, layout.cylinders, strict=True):
-            self._set_box(sim, geom, (radius, radius, CYLINDER_HEIGHT / 2))
-            self._geom_size[sim, geom] = (radius, CYLINDER_HEIGHT / 2, 0.0)
-            self._geom_pos[sim, geom] = (x, y, CYLINDER_HEIGHT / 2)
-        for index, geom in enumerate(self._box_geoms):
-            x, y, z = layout.box_sizes[index] if index < len(layout.box_sizes) else CUBE_SIZE
-            self._set_box(sim, geom, (x / 2, y / 2, z / 2))
-            self._body_inertia[sim, 1 + agents + index] = np.array((y * y + z * z, x * x + z * z, x * x + y * y)) / 12
-        pose = self._parked()
+        walls, built = len(self._wall_geoms), len(layout.walls)
+        half = np.full((walls + boxes, 3), 0.01)
+        centre = np.zeros((walls, 3))
+        centre[:, 2] = -10.0
+        if built:
+            low_x, low_y, high_x, high_y = np.array([wall_rectangle(wall) for wall in layout.walls]).T
+            height = np.array([wall_height(wall) for wall in layout.walls])
+            half[:built] = np.stack([(high_x - low_x) / 2, (high_y - low_y) / 2, height / 2], axis=1)
+            centre[:built] = np.stack([(low_x + high_x) / 2, (low_y + high_y) / 2, height / 2], axis=1)
+        half[walls:] = np.array(CUBE_SIZE) / 2
+        half[walls : walls + len(layout.box_sizes)] = layout.box_sizes / 2
+        self._set_boxes(sim, self._wall_geoms + self._box_geoms, half)
+        self._geom_pos[sim, self._wall_geoms] = centre
+        square = (2 * half[walls:]) ** 2
+        self._body_inertia[sim, 1 + agents : 1 + agents + boxes] = (square.sum(axis=1, keepdims=True) - square) / 12
+        if self._cylinder_geoms:
+            x, y, radius = layout.cylinders.T
+            tall = np.full_like(radius, CYLINDER_HEIGHT / 2)
+            self._set_boxes(sim, self._cylinder_geoms, np.stack([radius, radius, tall], axis=1))
+            self._geom_size[sim, self._cylinder_geoms] = np.stack([radius, tall, 0 * radius], axis=1)
+            self._geom_pos[sim, self._cylinder_geoms] = np.stack([x, y, tall], axis=1)
+        pose = self._parked.copy()
         pose[present, :2] = np.concatenate([layout.hiders, layout.seekers])
         pose[agents : agents + len(layout.boxes), :2] = layout.boxes
         pose[agents + boxes : agents + boxes + len(layout.ramps), :2] = layout.ramps
@@ -139,17 +143,17 @@ class Physics:
         is_used[1 + agents : 1 + agents + len(layout.boxes)] = True
         is_used[1 + agents + boxes : 1 + agents + boxes + len(layout.ramps)] = True
         self._geom_group[sim] = np.where(is_used[self._geom_body], 0, PARKED_GROUP)
-        for index in range(len(layout.walls), len(self._wall_geoms)):
-            self._geom_group[sim, self._wall_geoms[index]] = PARKED_GROUP
+        self._geom_group[sim, self._wall_geoms[built:]] = PARKED_GROUP
         self._sleep_policy[sim, :agents] = np.where(is_used[1 : 1 + agents], NEVER, ALLOWED)
         return pose
 
-    def _set_box(self, sim: int, geom: int, half: tuple[float, float, float]) -> None:
-        self._geom_size[sim, geom] = half
-        self._geom_rbound[sim, geom] = np.linalg.norm(half)
-        self._geom_aabb[sim, geom] = (0.0, 0.0, 0.0, *half)
+    def _set_boxes(self, sim: int, geoms: list[int], half: np.ndarray) -> None:
+        """Give geoms half sizes [n, 3]."""
+        self._geom_size[sim, geoms] = half
+        self._geom_rbound[sim, geoms] = np.sqrt((half * half).sum(axis=1))
+        self._geom_aabb[sim, geoms, 3:] = half
 
-    def _parked(self) -> np.ndarray:
+    def _parking_lot(self) -> np.ndarray:
         """[N, 4] resting places for everything, all far from the floor and from each other."""
         agents, boxes = self.num_agents, self.num_boxes
         pose = np.zeros((self.num_bodies, 4))

@@ -105,9 +105,9 @@ class RayCaster:
         self._exists[first_wall:, sim] = np.arange(self._exists.shape[0] - first_wall) < len(walls)
         self._cylinders[:, :, sim] = cylinders.T
         self._viewers = None
-        for slot in range(self.num_agents):
-            others = np.delete(np.arange(self.num_agents), slot)
-            self._others[:, slot, sim] = others[np.argsort(~exists[others], kind="stable")]
+        others = (np.arange(self.num_agents)[:, None] + np.arange(1, self.num_agents)) % self.num_agents
+        order = np.argsort(~exists[others], axis=1, kind="stable")
+        self._others[:, :, sim] = np.take_along_axis(others, order, axis=1).T
 
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
