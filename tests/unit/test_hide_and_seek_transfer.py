@@ -18,7 +18,7 @@ from srl_ray.envs.hide_and_seek.walls import FloorPlan, occupied_columns, outer_
 
 pytestmark = pytest.mark.unit
 
-TRANSFER = tuple(task for task in TASKS if task != "hide_and_seek")
+TRANSFER = tuple(task for task in TASKS if task not in ("hide_and_seek", "foraging"))
 IDLE = (5, 5, 5, 0, 0)
 LOCK = (5, 5, 5, 0, 1)
 HORIZONS = {
