@@ -3,13 +3,14 @@
 A from-scratch implementation on MuJoCo of the environment of Baker et al. 2019 (arXiv 1909.07528), many simulations
 at a time. One to three hiders and one to three seekers move in a 6 m square, with boxes and ramps that both can grab
 and lock. Hiders are rewarded while no seeker sees any of them, seekers while one does; in the first 40 % of an episode
-seekers are frozen and nothing is rewarded.
+seekers are frozen and nothing is rewarded. That is the published game, which the defaults are; `HideAndSeekConfig` has
+its variants: other floor plans and sizes, rewards, rules of locking, grabbing and observing.
 
     block = make_block(64, scenario="randomwalls")
     answer = block.reset(seed=0)
     answer = block.step(actions)  # int64 [64, 6, 5]
 
-Observation of an agent (both scenarios have equal shapes, so that one network serves both; the quadrant leaves rows
+Observation of an agent (all scenarios have equal shapes, so that one network serves them; the quadrant leaves rows
 empty). Lengths in metres, velocities in m/s and rad/s, everything in the world's frame, nothing normalised:
 
     self [10]       x, y, z, yaw, vx, vy, vz, yaw rate, 1 if hider, progress of the preparation phase in [0, 1]
@@ -37,6 +38,9 @@ Deliberate differences to the published code:
 - Random numbers come from one generator per environment; ties among lockers from a hash of the episode's key.
 - The default integration is Euler with 10 substeps of 7.5 ms; the preset "faithful" is the original's 15 of 5 ms.
   In the preset "fast" the agents' arms do not collide.
+- A floor of random size is a whole number of 0.2 m cells, and the legal area keeps its proportion to it.
+- The floor plan "half" can be played (there: it fails), and plans that are no published game have rules (see `SCENARIOS`).
+- In the task "foraging" nobody eats during the preparation, and a hider eats what it saw in the previous observation.
 
 Kept although they look odd: walls of the random-rooms game have friction 1 (climbable with a ramp at high force), those
 of the quadrant 0.01; lidar is not clipped at 6 m, a miss reads 6.0; statistics of the preparation are taken one step

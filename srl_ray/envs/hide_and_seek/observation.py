@@ -1,4 +1,4 @@
-"""What each agent observes, as named fields of equal shape in both scenarios (see the package docstring)."""
+"""What each agent observes, as named fields of equal shape in all scenarios (see the package docstring)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Snapshot:
     keep their slot), O = B + R objects (boxes first).
 
     Attributes:
-        scenario: "randomwalls" or "quadrant".
+        scenario: Name of the floor plan.
         floor_size: Side of the square floor.
         legal_area: (x_min, y_min, x_max, y_max); who leaves it is penalised.
         walls: [W, 4] axis-aligned rectangles (x_min, y_min, x_max, y_max).
