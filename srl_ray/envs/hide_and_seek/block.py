@@ -65,8 +65,8 @@ class HideAndSeekBlock:
         spec: Agents and spaces.
         task: The rules of the game.
         world: The state of all simulations; its parts are also attributes of the block.
-        stage_seconds: Seconds spent since construction, by stage of `step`: "physics", "rays", "rules" (grabbing,
-            locking, the task, observations) and "reset" (new worlds, their rays and observations included).
+        stage_seconds: Seconds spent since construction, by stage of `step`: "grab_lock" (forces included), "physics",
+            "rays", "task", "observation" and "reset" (new worlds, their rays and observations included).
     """
 
     def __init__(self, num_envs: int, config: HideAndSeekConfig, task: Task | None = None) -> None:
@@ -77,7 +77,7 @@ class HideAndSeekBlock:
         action = DiscreteActions((MOVEMENT_LEVELS, MOVEMENT_LEVELS, MOVEMENT_LEVELS, 2, 2))
         group = AgentGroup("agents", names, {**observation_specs(config), **self.task.fields}, action, teams)
         self.spec = BlockSpec(self.task.name, num_envs, group, frame_skip=config.integration.substeps)
-        self.stage_seconds = {"physics": 0.0, "rays": 0.0, "rules": 0.0, "reset": 0.0}
+        self.stage_seconds = dict.fromkeys(("grab_lock", "physics", "rays", "task", "observation", "reset"), 0.0)
         self.physics = Physics(num_envs, config)
         self.episodes = Episodes(num_envs, config)
         self.rays = RayCaster(num_envs, config)
@@ -98,6 +98,8 @@ class HideAndSeekBlock:
         self._rngs = [np.random.default_rng((seed, env)) for env in range(num_envs)]
         everyone = np.arange(num_envs)
         self._begin_episodes(everyone)
+        if self.config.is_start_staggered:
+            self.episodes.limit[:] = [rng.integers(1, self.config.steps + 1) for rng in self._rngs]
         self.refresh()
         nothing = np.zeros((num_envs, self._agents), bool)
         return self._answer(
@@ -117,7 +119,7 @@ class HideAndSeekBlock:
         assert self._rngs, "reset comes before step"
         clock = perf_counter()
         self._act(actions)
-        clock = self._count("rules", clock)
+        clock = self._count("grab_lock", clock)
         failed = self.physics.step()
         clock = self._count("physics", clock)
         records: list[EpisodeRecord] = []
@@ -133,10 +135,11 @@ class HideAndSeekBlock:
         reward, is_over = self.task.score(self.world)
         reward[failed] = 0.0
         self.returns += reward
+        clock = self._count("task", clock)
         self._observe()
+        clock = self._count("observation", clock)
         is_over = is_over & ~failed
-        ended = (self.episodes.step >= self.config.steps) & ~failed | is_over
-        clock = self._count("rules", clock)
+        ended = (self.episodes.step >= self.episodes.limit) & ~failed | is_over
         final_lanes, final_obs = np.zeros(0, np.int64), None
         if ended.any():
             ids = np.nonzero(ended)[0]

@@ -16,6 +16,7 @@ class Episodes:
         team: int [A]; HIDERS or SEEKERS.
         is_hider: bool [A].
         step: int [E]; steps done in the running episode.
+        limit: int [E]; steps after which the running episode is truncated.
         present: bool [E, A]; agents that take part.
         exists: bool [E, O]; boxes and ramps that take part.
         half_sizes: float64 [E, O, 3]; half extents of the objects (ramps: of their bounding cube).
@@ -32,6 +33,7 @@ class Episodes:
         self.is_hider = self.team == HIDERS
         objects = self.num_boxes + config.ramps
         self.step = np.zeros(num_envs, np.int64)
+        self.limit = np.full(num_envs, config.steps)
         self.present = np.zeros((num_envs, config.max_agents), bool)
         self.exists = np.zeros((num_envs, objects), bool)
         self.half_sizes = np.full((num_envs, objects, 3), 0.25)
@@ -42,6 +44,7 @@ class Episodes:
     def begin(self, env: int, layout: Layout, tie_key: int) -> None:
         """Start environment `env` in a new world."""
         self.step[env] = 0
+        self.limit[env] = self.config.steps
         self.tie_keys[env] = tie_key
         self.layouts[env] = layout
         self.legal_area[env] = self.config.legal_area(layout.floor_size)
