@@ -21,6 +21,7 @@ from srl_ray.models.factory import make_policy
 from srl_ray.models.policy import Policy
 from srl_ray.runtime.checkpoint import load_checkpoint, load_newest, read_facts
 from srl_ray.runtime.run_directory import find_checkpoint
+from srl_ray.runtime.warm_start import start_policy_from
 
 RUNS = Path("runs")
 WHICH = ("checkpoint", "initial", "random")
@@ -107,6 +108,8 @@ def load_policy(
     policy = make_policy(config, spec.group.obs, spec.group.action, seed)
     if which == "checkpoint":
         install_policy(run.checkpoint, policy)
+    elif config.start_from:
+        start_policy_from(config.start_from, policy, reset_outputs=config.reset_outputs)
     policy.eval()  # type: ignore[attr-defined]
     return policy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +17,24 @@ class PolicyConfig:
             normalised, clipped values. Images (uint8) are scaled by 1/255 instead.
         normalize_value: Train the value head in units of a running mean and standard deviation of its targets.
         obs_clip: Bound of normalised observations.
+        start_from: PATH of a run directory or a checkpoint whose weights the run begins with; null: fresh weights.
+        reset_outputs: With start_from: begin with fresh heads and layer norms below them, for another task.
     """
 
     bptt_steps: int = 16
     normalize_obs: bool = False
     normalize_value: bool = False
     obs_clip: float = 5.0
+    start_from: str | None = None
+    reset_outputs: bool = True
 
     def __post_init__(self) -> None:
         if self.bptt_steps < 1:
             raise ValueError(f"policy.bptt_steps must be >= 1, got {self.bptt_steps}")
         if self.obs_clip <= 0:
             raise ValueError(f"policy.obs_clip must be > 0, got {self.obs_clip}")
+        if self.start_from:
+            self.start_from = os.path.realpath(self.start_from)  # "latest" may mean another run tomorrow
 
 
 @dataclass(kw_only=True, slots=True)

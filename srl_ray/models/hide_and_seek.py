@@ -9,7 +9,8 @@ Each of the two networks, for one row:
     → with main's embedding: layer norm, dense + ReLU, layer norm → LSTM → layer norm → heads
 
 The actor's masks say what is visible, the critic's what exists. Entity numbers and feature widths come from the specs,
-so that the quadrant game and the random-rooms game use the same code.
+so that the quadrant game and the random-rooms game use the same code; so do further kinds of entities (the sites of a
+blueprint), which come last.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from srl_ray.models.recurrent import RecurrentCore
 from srl_ray.models.tower import OBS_PREFIX, Tower, TowerPolicy
 
 ENTITIES = ("others", "boxes", "ramps")
-NORMALIZED = ("self", "lidar", *ENTITIES)
+"""Kinds that there must be."""
 LIDAR_FILTERS = 9
 LIDAR_WIDTH = 3
 
@@ -61,12 +62,14 @@ def sizes_of(config: HideAndSeekPolicyConfig) -> Sizes:
 
 
 class HideAndSeekPolicy(TowerPolicy):
-    """A `Policy` for observations with the fields `self`, `lidar`, `others`, `boxes`, `ramps` and, for each of the last
-    three, `mask_<entity>` (what the agent sees) and `exists_<entity>` (what there is)."""
+    """A `Policy` for observations with the fields `self`, `lidar`, `others`, `boxes`, `ramps`, whatever further kinds
+    of entities, and for each kind `mask_<entity>` (what the agent sees) and `exists_<entity>` (what there is)."""
 
     def __init__(self, config: HideAndSeekPolicyConfig, obs: Mapping[str, FieldSpec], action: ActionSpec) -> None:
         check_fields(obs)
         sizes = sizes_of(config)
+        self.entities = entities_of(obs)
+        self.normalized = ("self", "lidar", *self.entities)
 
         def make_tower(masks: str) -> Tower:
             core = RecurrentCore("lstm", sizes.dense, sizes.recurrent)
@@ -78,14 +81,14 @@ class HideAndSeekPolicy(TowerPolicy):
         nn.init.xavier_uniform_(self.value_head.weight)
         self.normalizer: ObservationNormalizer | None = None
         if config.normalize_obs:
-            widths = [obs[name].shape[-1] for name in NORMALIZED]
+            widths = [obs[name].shape[-1] for name in self.normalized]
             self.normalizer = ObservationNormalizer(widths, clip=config.obs_clip)
 
     def prepare(self, obs: Tensors) -> Tensors:
         if self.normalizer is None:
             return obs
-        normalized = self.normalizer([obs[name] for name in NORMALIZED])
-        return {**obs, **dict(zip(NORMALIZED, normalized, strict=True))}
+        normalized = self.normalizer([obs[name] for name in self.normalized])
+        return {**obs, **dict(zip(self.normalized, normalized, strict=True))}
 
     def update_statistics(self, batch: Tensors) -> None:
         """One statistic per feature, pooled over rows and over the entities that exist."""
@@ -94,8 +97,8 @@ class HideAndSeekPolicy(TowerPolicy):
         mask = batch["mask"].flatten()
         obs = {name: x[mask] for name, x in self._flat_obs(batch, OBS_PREFIX).items()}
         parts = []
-        for name in NORMALIZED:
-            if name in ENTITIES:
+        for name in self.normalized:
+            if name in self.entities:
                 parts.append((obs[name].flatten(0, 1), obs["exists_" + name].flatten()))
             else:
                 parts.append((obs[name], torch.ones_like(obs[name][:, 0], dtype=torch.bool)))
@@ -113,10 +116,11 @@ class EntityEncoder(nn.Module):
 
     def __init__(self, sizes: Sizes, obs: Mapping[str, FieldSpec], *, masks: str) -> None:
         super().__init__()
-        self.mask_names = [masks + name for name in ENTITIES]
+        self.entities = entities_of(obs)
+        self.mask_names = [masks + name for name in self.entities]
         self.lidar = nn.Linear(LIDAR_WIDTH, LIDAR_FILTERS)
         main_size = obs["self"].size + obs["lidar"].size * LIDAR_FILTERS
-        self.embedding = EntityEmbedding(main_size, [obs[name].shape[-1] for name in ENTITIES], sizes.embed)
+        self.embedding = EntityEmbedding(main_size, [obs[name].shape[-1] for name in self.entities], sizes.embed)
         self.attention = EntityAttention(sizes.embed, sizes.heads)
         self.norm_in = nn.LayerNorm(2 * sizes.embed)
         self.dense = nn.Linear(2 * sizes.embed, sizes.dense)
@@ -127,7 +131,7 @@ class EntityEncoder(nn.Module):
 
     def forward(self, inputs: Tensors) -> Tensor:
         main = torch.cat([inputs["self"], self._convolve(inputs["lidar"])], -1)
-        main_embedding, entities = self.embedding(main, [inputs[name] for name in ENTITIES])
+        main_embedding, entities = self.embedding(main, [inputs[name] for name in self.entities])
         # Main is entity 0 and always there, so that no row's mask is empty.
         mask = torch.cat(
             [torch.ones_like(main[:, :1], dtype=torch.bool), *(inputs[name] for name in self.mask_names)], 1
@@ -201,10 +205,15 @@ class EntityAttention(nn.Module):
         return self.norm_out(x + self.dense(attended.transpose(1, 2).flatten(2)))
 
 
+def entities_of(obs: Mapping[str, FieldSpec]) -> tuple[str, ...]:
+    """Kinds of entities: the usual three, then every other field that has masks."""
+    return (*ENTITIES, *(name for name in obs if "mask_" + name in obs and name not in ENTITIES))
+
+
 def check_fields(obs: Mapping[str, FieldSpec]) -> None:
     """Raise a ConfigError that names the first observation field that is missing or has the wrong shape."""
-    expected = {"self": 1, "lidar": 1, **dict.fromkeys(ENTITIES, 2)}
-    expected |= {prefix + name: 1 for name in ENTITIES for prefix in ("mask_", "exists_")}
+    expected = {"self": 1, "lidar": 1, **dict.fromkeys(entities_of(obs), 2)}
+    expected |= {prefix + name: 1 for name in entities_of(obs) for prefix in ("mask_", "exists_")}
     for name, axes in expected.items():
         if name not in obs:
             raise ConfigError(

@@ -71,7 +71,13 @@ class TowerPolicy(nn.Module):
         critic: Tower below the value head; None shares the actor's.
         value_scale: Units of the value head.
         init_log_std: First log standard deviation of continuous actions.
+
+    Attributes:
+        outputs: Prefixes of the names of what a warm start begins afresh: the heads, the value's units, and the layer
+            norms below the heads.
     """
+
+    outputs = ("action_head.", "value_head.", "value_scale.", "actor.norm.", "critic.norm.")
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class TrainerSettings:
         namespace: Of the parameter service.
         policy_name: Lineage that is trained.
         total_env_steps: Where schedules end; None: they stay at their beginning.
-        checkpoint: Checkpoint folder to start from; empty: fresh weights.
+        checkpoint: Checkpoint folder to start from; empty: the weights of policy.start_from, or fresh ones.
         buffer_bytes: Capacity of the sample buffer.
         deterministic: See `run.deterministic`.
         num_blocks: Blocks of environments that feed the trainer workers.
@@ -139,6 +139,10 @@ class TrainerWorker:
         if settings.use_gpu:
             self._device = torch.device("cuda")
         policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
+        if settings.policy.start_from and not settings.checkpoint:
+            from srl_ray.runtime.warm_start import start_policy_from
+
+            start_policy_from(settings.policy.start_from, policy, reset_outputs=settings.policy.reset_outputs)
         policy.to(self._device)  # type: ignore[attr-defined]
         self._num_agents = spec.group.num_agents
         self._algorithm = make_algorithm(
