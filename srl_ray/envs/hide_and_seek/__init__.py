@@ -39,7 +39,7 @@ Deliberate differences to the published code:
 - The default integration is Euler with 10 substeps of 7.5 ms; the preset "faithful" is the original's 15 of 5 ms.
   In the preset "fast" the agents' arms do not collide.
 - A floor of random size is a whole number of 0.2 m cells, and the legal area keeps its proportion to it.
-- The floor plan "half" can be played (there: it fails), and plans that are no published game have rules (see `SCENARIOS`).
+- The floor plan "half" can be played (there: it fails); plans that are no published game have rules, see `SCENARIOS`.
 - In the task "foraging" nobody eats during the preparation, and a hider eats what it saw in the previous observation.
 
 Kept although they look odd: walls of the random-rooms game have friction 1 (climbable with a ramp at high force), those
