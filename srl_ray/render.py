@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from srl_ray.evaluation.command import (
 )
 
 HELP = """\
-Film episodes of a trained policy. Needs no display, no OpenGL and no Ray.
+Film episodes of a trained policy. Needs no display and no Ray; OpenGL only for view=3d.
 
   python -m srl_ray.render checkpoint=PATH [key=value ...]
 
@@ -32,12 +33,25 @@ Film episodes of a trained policy. Needs no display, no OpenGL and no Ray.
   deterministic=false  true: the most likely action in place of a sample
   seed=1               another seed, another episode
   policy=checkpoint    initial: the weights before training; random: uniform actions
+  view=top             hide_and_seek from above; 3d: from beside the floor, by OpenGL; auto: 3d where OpenGL can draw
+  size=592             width of the picture, pixels
+  lidar=false          true: where the agents' range rays end (from above)
   env.KEY=VALUE        another environment setting than in training, e.g. env.kwargs.num_hiders=[3,3]
 
 Examples
   python -m srl_ray.render latest
-  python -m srl_ray.render checkpoint=runs/hide_and_seek/latest format=gif out=episode.gif seed=4
+  python -m srl_ray.render runs/hide_and_seek/latest out=episode.gif seed=4
+  MUJOCO_GL=egl python -m srl_ray.render latest view=3d size=720
 """
+
+
+def frame_size(text: str) -> int:
+    """Pixels; rounded down to an even number, as video encoders ask."""
+    number = int(text)
+    if not 128 <= number <= 2160:
+        raise ValueError(text)
+    return number // 2 * 2
+
 
 OPTIONS = {
     "checkpoint": Option(str, "a path"),
@@ -48,6 +62,9 @@ OPTIONS = {
     "deterministic": Option(boolean, "true or false", False),
     "seed": Option(int, "a whole number", 1),
     "policy": Option(one_of("checkpoint", "initial", "random"), "checkpoint, initial or random", "checkpoint"),
+    "view": Option(one_of("top", "3d", "auto"), "top, 3d or auto", "top"),
+    "size": Option(frame_size, "a whole number from 128 to 2160", 592),
+    "lidar": Option(boolean, "true or false", False),
 }
 
 
@@ -64,10 +81,12 @@ def _main(argv: list[str]) -> int:
     if options["out"] is not None:
         options["out"] = _with_format(options["out"], options["format"])
 
+    _import_mujoco()
     from srl_ray.config import from_mapping
     from srl_ray.envs.factory import env_name
     from srl_ray.evaluation.loading import find_saved_run, load_policy, use_one_thread
     from srl_ray.rendering.episode import render_episodes
+    from srl_ray.rendering.palette import Style
 
     use_one_thread()
     run = find_saved_run(options["checkpoint"])
@@ -86,6 +105,8 @@ def _main(argv: list[str]) -> int:
         fps=options["fps"],
         deterministic=options["deterministic"],
         seed=options["seed"],
+        view=options["view"],
+        style=Style(size=options["size"], show_lidar=options["lidar"]),
         title=f"{name_of_env} · {run.checkpoint.name if which == 'checkpoint' else which + ' policy'}",
     )
     for number, record in enumerate(result.episodes, 1):
@@ -95,6 +116,16 @@ def _main(argv: list[str]) -> int:
     sys.stdout.write(f"video:  {result.video} ({seconds:.0f} s at {result.fps:g} frames a second)\n")
     sys.stdout.write(f"stills: {result.sheet}\n")
     return OK
+
+
+def _import_mujoco() -> None:
+    """MuJoCo opens the library that MUJOCO_GL names when it is imported, whether anything is drawn or not; where that
+    library is missing, only view=3d should fail, and say what is missing."""
+    library = os.environ.pop("MUJOCO_GL", None)
+    import mujoco  # noqa: F401
+
+    if library is not None:
+        os.environ["MUJOCO_GL"] = library
 
 
 def _with_format(path: Path, format_: str | None) -> Path:

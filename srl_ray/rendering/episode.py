@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ from srl_ray.envs.factory import build_raw, env_name, is_block, make_block
 from srl_ray.evaluation.evaluator import team_of_agent
 from srl_ray.evaluation.player import BlockPlayer
 from srl_ray.models.policy import Policy
-from srl_ray.rendering.top_down import Style, draw_frames
+from srl_ray.rendering import scene, top_down
+from srl_ray.rendering.palette import Style
 from srl_ray.rendering.video import Stills, VideoWriter, contact_sheet
+
+logger = logging.getLogger(__name__)
 
 STEP_S = 0.075
 """Simulated time of a hide-and-seek step."""
@@ -65,6 +69,7 @@ def render_episodes(
     deterministic: bool = False,
     seed: int = 1,
     title: str = "",
+    view: str = "top",
     style: Style | None = None,
 ) -> RenderResult:
     """Write a video of the first `episodes` episodes, and a sheet of stills beside it.
@@ -78,6 +83,7 @@ def render_episodes(
         deterministic: The most likely action in place of a sample.
         seed: Of environment and noise.
         title: Written above the stills.
+        view: Of hide-and-seek: "top" (from above, needs no OpenGL), "3d", or "auto" (3d where OpenGL can draw).
         style: Of hide-and-seek's view.
 
     Raises:
@@ -85,7 +91,9 @@ def render_episodes(
     """
     film: _SnapshotFilm | _ScreenFilm
     if config.factory is None and config.id == "hide_and_seek":
-        film = _SnapshotFilm(config, style or Style())
+        film = _SnapshotFilm(config, style or Style(), choose_view(view))
+    elif view == "3d":
+        raise ConfigError(f"view=3d is for hide_and_seek; {env_name(config)!r} is filmed as it draws itself.")
     else:
         film = _ScreenFilm(config)
     try:
@@ -104,16 +112,29 @@ def render_episodes(
 
 # ----------------------------------------------------------------------------------------------------- hide-and-seek
 
+VIEWS = {"top": top_down.draw_frames, "3d": scene.draw_frames}
+
+
+def choose_view(view: str) -> str:
+    """The view that "auto" means here, with a line in the log where it is not 3d; others stay as they are."""
+    if view != "auto":
+        return view
+    reason = scene.why_no_screen()
+    if reason:
+        logger.warning("drawn from above: %s", reason)
+    return "top" if reason else "3d"
+
 
 class _SnapshotFilm:
     """Films a block that offers snapshots; an episode is drawn when it is over, so that the camera knows its way."""
 
     fps = HIDE_AND_SEEK_FPS
 
-    def __init__(self, config: EnvConfig, style: Style) -> None:
+    def __init__(self, config: EnvConfig, style: Style, view: str) -> None:
         self.block: Any = make_block(config, 1)
         self.records: list[EpisodeRecord] = []
         self._style = style
+        self._draw_frames = VIEWS[view]
 
     def frames(self, player: BlockPlayer, episodes: int, second: int) -> Iterator[Frame]:
         """Args: `second`: frames that the last picture of an episode is shown for."""
@@ -124,7 +145,7 @@ class _SnapshotFilm:
                 snapshots.append(self.block.snapshot(0))
             record = ended[-1]
             self.records.append(record)
-            pictures = draw_frames(snapshots, self._style, _outcome(record, self.block))
+            pictures = self._draw_frames(snapshots, self._style, _outcome(record, self.block))
             for snapshot, picture in zip(snapshots, pictures):
                 label = f"{snapshot.step * STEP_S:.1f} s · step {snapshot.step} · {snapshot.phase}"
                 yield picture, label, 1 if snapshot is not snapshots[-1] else 1 + second

@@ -26,6 +26,14 @@ def rectangle(centre: np.ndarray, yaw: float, width: float, depth: float) -> np.
     return corners @ np.array([[cos, sin], [-sin, cos]]) + np.asarray(centre)[:2]
 
 
+def nearest_point(point: np.ndarray, centre: np.ndarray, yaw: float, width: float, depth: float) -> np.ndarray:
+    """The point [2] of a turned rectangle that is nearest to `point`, which is itself where it lies inside."""
+    turn = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
+    half = np.array([width, depth]) / 2
+    inside: np.ndarray = turn @ np.clip((point - centre) @ turn, -half, half) + centre
+    return inside
+
+
 def heading(yaw: float) -> np.ndarray:
     """Unit vector along which an agent looks."""
     return np.array([np.sin(yaw), -np.cos(yaw)])

@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from srl_ray.envs.hide_and_seek.snapshot import HIDERS, SEEKERS, Snapshot
-from srl_ray.rendering.geometry import Camera, cameras, heading, outlines, rectangle, sight
-
-Color = tuple[int, int, int]
-
-GROUND, FLOOR, GRID_LINE, FLOOR_EDGE = (226, 222, 213), (247, 245, 239), (233, 229, 219), (200, 194, 181)
-INNER_WALL, OUTER_WALL = (139, 158, 132), (70, 84, 82)
-BOX, BOX_EDGE = (222, 186, 132), (139, 104, 58)
-RAMP_LOW, RAMP_HIGH, RAMP_EDGE = (250, 222, 150), (226, 148, 52), (150, 92, 24)
-TEAM_COLORS: dict[int, Color] = {HIDERS: (38, 132, 196), SEEKERS: (214, 62, 52)}
-INK, SOFT_INK, PAPER = (45, 48, 52), (120, 122, 124), (255, 255, 255)
-SHADOW = (40, 36, 28)
-SCALE = 2
-"""Supersampling: frames are drawn this many times larger and averaged down."""
-
-
-@dataclass(frozen=True)
-class Style:
-    """What is drawn, and how large.
-
-    Attributes:
-        size: Width of a frame and side of the square view, pixels; the bars above and below make it higher.
-        show_sight: The open part of every field of view.
-        show_lidar: Where the range rays end.
-        show_seen: Lines from seekers to the hiders they see, and dotted ones the other way.
-        show_bars: Phase, score and legend.
-    """
-
-    size: int = 592
-    show_sight: bool = True
-    show_lidar: bool = True
-    show_seen: bool = True
-    show_bars: bool = True
-
-    @property
-    def header(self) -> int:
-        return 56 if self.show_bars else 0
-
-    @property
-    def footer(self) -> int:
-        return 40 if self.show_bars else 0
-
-    @property
-    def frame_size(self) -> tuple[int, int]:
-        """Width and height of a frame, pixels; even, as video encoders ask."""
-        return self.size // 2 * 2, (self.size + self.header + self.footer) // 2 * 2
+from srl_ray.envs.hide_and_seek.snapshot import SEEKERS, Snapshot
+from srl_ray.rendering.bars import frame, is_hider_seen
+from srl_ray.rendering.geometry import Camera, cameras, heading, nearest_point, outlines, rectangle, sight
+from srl_ray.rendering.palette import (
+    BOX,
+    BOX_EDGE,
+    FLOOR,
+    FLOOR_EDGE,
+    GRID_LINE,
+    GROUND,
+    INK,
+    INNER_WALL,
+    OUTER_WALL,
+    PAPER,
+    RAMP_EDGE,
+    RAMP_HIGH,
+    RAMP_LOW,
+    SCALE,
+    SHADOW,
+    SOFT_INK,
+    TEAM_COLORS,
+    WAITING_GROUND,
+    Color,
+    Style,
+    darker,
+    font,
+    lighter,
+    mix,
+)
 
 
 def draw_frames(snapshots: Sequence[Snapshot], style: Style | None = None, outcome: str = "") -> Iterator[Image.Image]:
@@ -68,33 +48,41 @@ def draw_frames(snapshots: Sequence[Snapshot], style: Style | None = None, outco
         outcome: Written across the last frame.
     """
     style = style or Style()
+    seen = [is_hider_seen(snapshot) for snapshot in snapshots]
     for index, (snapshot, camera) in enumerate(zip(snapshots, cameras(snapshots))):
-        yield draw(snapshot, style, camera, outcome if index == len(snapshots) - 1 else "")
+        is_last = index == len(snapshots) - 1
+        yield draw(snapshot, style, camera, outcome=outcome if is_last else "", seen=seen[: index + 1])
 
 
 def draw(
-    snapshot: Snapshot, style: Style | None = None, camera: Camera | None = None, outcome: str = ""
+    snapshot: Snapshot,
+    style: Style | None = None,
+    camera: Camera | None = None,
+    *,
+    outcome: str = "",
+    seen: Sequence[bool] = (),
 ) -> Image.Image:
-    """One frame, RGB."""
+    """One frame, RGB; `outcome` and `seen` as in `bars.frame`."""
     style = style or Style()
-    return _Painter(snapshot, style, camera or cameras([snapshot])[0]).paint(outcome)
+    view = _Painter(snapshot, style, camera or cameras([snapshot])[0]).paint()
+    return frame(view, snapshot, style, outcome=outcome, seen=seen)
 
 
 class _Painter:
-    """Draws one snapshot, back to front: floor, fields of view, things by height, agents, lines, bars."""
+    """Draws one snapshot as a square, back to front: floor, fields of view, things by height, lines, agents."""
 
     def __init__(self, snapshot: Snapshot, style: Style, camera: Camera) -> None:
         self.world = snapshot
         self.style = style
         self.camera = camera
-        width, height = style.frame_size
-        self.image = Image.new("RGB", (width * SCALE, height * SCALE), GROUND)
+        ground = WAITING_GROUND if snapshot.phase == "preparation" else GROUND
+        self.image = Image.new("RGB", (style.size * SCALE, style.size * SCALE), ground)
         self.pen = ImageDraw.Draw(self.image, "RGBA")
         self.zoom = style.size * SCALE / (2 * camera.half)
         self.line = max(1.0, self.zoom / 90)
         """Width of a thin line; grows with the zoom."""
 
-    def paint(self, outcome: str) -> Image.Image:
+    def paint(self) -> Image.Image:
         self._floor()
         if self.style.show_sight:
             self._sights()
@@ -104,11 +92,6 @@ class _Painter:
         if self.style.show_seen:
             self._seen_lines()
         self._agents()
-        if self.style.show_bars:
-            self._header()
-            self._footer()
-        if outcome:
-            self._banner(outcome)
         return self.image.reduce(SCALE)
 
     # ------------------------------------------------------------------------------------------------------ helpers
@@ -118,7 +101,7 @@ class _Painter:
         points = np.asarray(points, np.float64)
         middle = self.style.size * SCALE / 2
         x = (points[:, 0] - self.camera.x) * self.zoom + middle
-        y = (self.camera.y - points[:, 1]) * self.zoom + middle + self.style.header * SCALE
+        y = (self.camera.y - points[:, 1]) * self.zoom + middle
         return list(zip(x.tolist(), y.tolist()))
 
     def polygon(self, points: np.ndarray, fill: tuple[int, ...] | None, edge: Color | None = None) -> None:
@@ -146,9 +129,9 @@ class _Painter:
         self, at: tuple[float, float], text: str, size: float, fill: Color, anchor: str = "lm", bold: bool = False
     ) -> float:
         """Returns the text's width in pixels."""
-        font = _font(round(size * SCALE), bold)
-        self.pen.text(at, text, font=font, fill=fill, anchor=anchor)
-        return float(font.getlength(text))
+        letters = font(round(size * SCALE), bold)
+        self.pen.text(at, text, font=letters, fill=fill, anchor=anchor)
+        return float(letters.getlength(text))
 
     # -------------------------------------------------------------------------------------------------------- world
 
@@ -212,12 +195,12 @@ class _Painter:
         is_high = height > 1.0
         color = OUTER_WALL if is_high else INNER_WALL
         self.shadow(corners, 0.0, 0.5)
-        self.polygon(corners, color, _darker(color))
+        self.polygon(corners, color, darker(color))
         if not is_high:
             inset = 0.025
             inner = np.array([[x0 + inset, y0 + inset], [x1 - inset, y0 + inset]])
             inner = np.concatenate([inner, [[x1 - inset, y1 - inset], [x0 + inset, y1 - inset]]])
-            self.polygon(inner, _lighter(color, 0.18))
+            self.polygon(inner, lighter(color, 0.18))
 
     def _box(self, index: int) -> None:
         world = self.world
@@ -231,10 +214,10 @@ class _Painter:
         self.polygon(corners, fill, edge)
         border = 0.07 if min(size[:2]) > 0.3 else 0.04
         plank = rectangle(centre, yaw, size[0] * lift - 2 * border, size[1] * lift - 2 * border)
-        self.polygon(plank, _lighter(fill, 0.22))
+        self.polygon(plank, lighter(fill, 0.22))
         if min(size[:2]) > 0.3 and not world.box_locked[index]:
             for a, b in ((0, 2), (1, 3)):
-                self.pen.line(self.to_pixels(plank[[a, b]]), fill=(*_darker(fill, 0.12), 255), width=round(self.line))
+                self.pen.line(self.to_pixels(plank[[a, b]]), fill=(*darker(fill, 0.12), 255), width=round(self.line))
         if world.box_locked[index]:
             self._padlock(centre, 0.16 if min(size[:2]) > 0.3 else 0.085, edge)
 
@@ -250,12 +233,12 @@ class _Painter:
         low, high, edge = RAMP_LOW, RAMP_HIGH, RAMP_EDGE
         if world.ramp_locked[index]:
             high, edge = self._locked(corners, int(world.ramp_owner_teams[index]), RAMP_HIGH)
-            low = _lighter(high, 0.5)
+            low = lighter(high, 0.5)
         strips = 12
         for strip in range(strips):
             y0, y1 = (-0.5 + strip / strips) * side, (-0.5 + (strip + 1) / strips) * side
             piece = np.array([[-side / 2, y0], [side / 2, y0], [side / 2, y1], [-side / 2, y1]]) @ turn + centre[:2]
-            self.polygon(piece, _mix(high, low, (strip + 0.5) / strips))
+            self.polygon(piece, mix(high, low, (strip + 0.5) / strips))
         self.polygon(corners, None, edge)
         face = np.array([[-side / 2, -side / 2], [side / 2, -side / 2]]) @ turn + centre[:2]
         self.pen.line(self.to_pixels(face), fill=edge, width=round(4.5 * self.line))
@@ -269,12 +252,11 @@ class _Painter:
     def _locked(self, corners: np.ndarray, team: int, base: Color) -> tuple[Color, Color]:
         """Draw a glow in the team's colour; returns fill and edge of the locked thing."""
         color = TEAM_COLORS.get(team, SOFT_INK)
-        pixels = self.to_pixels(corners)
-        for width, alpha in ((0.26, 40), (0.18, 55), (0.1, 90)):
-            self.pen.line(
-                [*pixels, pixels[0], pixels[1]], fill=(*color, alpha), width=round(width * self.zoom), joint="curve"
-            )
-        return _mix(base, color, 0.45), _darker(color, 0.25)
+        along, across = _unit(corners[1] - corners[0]), _unit(corners[3] - corners[0])
+        outward = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) @ np.stack([along, across])
+        for width, alpha in ((0.12, 45), (0.08, 70), (0.04, 130)):
+            self.polygon(corners + width * outward, (*color, alpha))
+        return mix(base, color, 0.45), darker(color, 0.25)
 
     def _padlock(self, centre: np.ndarray, size: float, color: Color) -> None:
         (x, y), unit = self.to_pixels(np.asarray(centre)[None, :2])[0], size * self.zoom
@@ -316,15 +298,30 @@ class _Painter:
             self._far_away(slot)
 
     def _grab(self, slot: int) -> None:
-        held = int(self.world.agent_grabs[slot])
+        """A line to the near edge of what the agent holds; a ring where it stands on that."""
+        world, held = self.world, int(self.world.agent_grabs[slot])
         if held < 0:
             return
-        objects = np.concatenate([self.world.box_centres, self.world.ramp_centres])
-        path = np.stack([self.world.agent_positions[slot, :2], objects[held, :2]])
-        pixels = self.to_pixels(path)
-        self.pen.line(pixels, fill=INK, width=round(4 * self.line))
-        self.circle(pixels[1], 4.5 * self.line, INK)
-        self.circle(pixels[1], 2.2 * self.line, PAPER)
+        ramp = held - len(world.box_centres)
+        if ramp < 0:
+            centre, yaw, (width, depth, _) = world.box_centres[held], world.box_yaws[held], world.box_sizes[held]
+        else:
+            centre, yaw, width, depth = (
+                world.ramp_centres[ramp],
+                world.ramp_yaws[ramp],
+                world.ramp_size,
+                world.ramp_size,
+            )
+        position = world.agent_positions[slot, :2]
+        edge = nearest_point(position, centre[:2], float(yaw), float(width), float(depth))
+        start, end = self.to_pixels(np.stack([position, edge]))
+        if np.allclose(edge, position):
+            self.circle(start, 1.55 * self.world.agent_radius * self.zoom, INK)
+            return
+        end = (end[0] + 0.3 * (end[0] - start[0]), end[1] + 0.3 * (end[1] - start[1]))
+        self.pen.line([start, end], fill=INK, width=round(4 * self.line))
+        self.circle(end, 4.5 * self.line, INK)
+        self.circle(end, 2.2 * self.line, PAPER)
 
     def _agent(self, slot: int) -> None:
         world = self.world
@@ -332,7 +329,7 @@ class _Painter:
         team = int(world.agent_teams[slot])
         color = TEAM_COLORS[team]
         if self._is_frozen(slot):
-            color = _mix(color, (225, 222, 216), 0.55)
+            color = mix(color, (225, 222, 216), 0.55)
         bottom = max(0.0, z - world.agent_radius)
         radius = world.agent_radius * (1 + 0.35 * bottom) * self.zoom
         drop = np.array([[x + 0.02 + 0.3 * bottom, y - 0.03 - 0.36 * bottom]])
@@ -378,136 +375,19 @@ class _Painter:
 
     def _height_mark(self, centre: tuple[float, float], radius: float, height: float) -> None:
         text, size = f"+{height:.1f} m", 9.5
-        font = _font(round(size * SCALE), True)
-        width = font.getlength(text)
+        letters = font(round(size * SCALE), True)
+        width = letters.getlength(text)
         x, y = centre[0] + 1.1 * radius, centre[1] - 1.3 * radius
         box = (x - 4 * SCALE, y - 7 * SCALE, x + width + 4 * SCALE, y + 7 * SCALE)
         self.pen.rounded_rectangle(box, radius=4 * SCALE, fill=(255, 255, 255, 225))
         self.text((x, y), text, size, INK, "lm", bold=True)
 
-    # --------------------------------------------------------------------------------------------------------- bars
-
-    def _header(self) -> None:
-        world, width, unit = self.world, self.style.size * SCALE, SCALE
-        self.pen.rectangle((0, 0, width, self.style.header * unit), fill=PAPER)
-        is_preparing = world.phase == "preparation"
-        label = "PREPARATION" if is_preparing else "SEEK"
-        color = (120, 113, 160) if is_preparing else TEAM_COLORS[SEEKERS]
-        left, middle = 16 * unit, 20 * unit
-        length = _font(round(12 * unit), True).getlength(label)
-        self.pen.rounded_rectangle((left, 9 * unit, left + length + 20 * unit, 31 * unit), radius=11 * unit, fill=color)
-        self.text((left + 10 * unit, middle), label, 12, PAPER, "lm", bold=True)
-        at = left + length + 32 * unit
-        status, tone = self._status()
-        self.text((at, middle), status, 12, tone, "lm")
-        right = width - 16 * unit
-        step = f"step {world.step} / {world.horizon}"
-        self.text((right, middle), step, 12, SOFT_INK, "rm")
-        score = f"hiders {world.hiders_reward:+.0f}"
-        offset = _font(round(12 * unit), False).getlength(f"step {world.horizon} / {world.horizon}") + 18 * unit
-        self.text((right - offset, middle), score, 14, TEAM_COLORS[HIDERS], "rm", bold=True)
-        top, bottom = 41 * unit, 47 * unit
-        share = width - 32 * unit
-        prepared = left + share * world.preparation_steps / max(world.horizon, 1)
-        now = left + share * world.step / max(world.horizon, 1)
-        self.pen.rounded_rectangle((left, top, right, bottom), radius=3 * unit, fill=(236, 234, 228))
-        self.pen.rounded_rectangle((left, top, prepared, bottom), radius=3 * unit, fill=(219, 215, 235))
-        if now > left + 6 * unit:
-            self.pen.rounded_rectangle((left, top, now, bottom), radius=3 * unit, fill=color)
-        self.pen.line([(prepared, top - 2 * unit), (prepared, bottom + 2 * unit)], fill=SOFT_INK, width=unit)
-
-    def _status(self) -> tuple[str, Color]:
-        world = self.world
-        if world.phase == "preparation":
-            return "seekers wait, nobody scores", SOFT_INK
-        hiders, seekers = world.agent_teams == HIDERS, world.agent_teams == SEEKERS
-        present = np.asarray(world.agent_present, bool)
-        seen = world.sees_agents[np.ix_(seekers & present, hiders & present)].any()
-        return ("a hider is seen", TEAM_COLORS[SEEKERS]) if seen else ("all hiders hidden", TEAM_COLORS[HIDERS])
-
-    def _footer(self) -> None:
-        unit, width, height = SCALE, self.style.frame_size[0] * SCALE, self.style.frame_size[1] * SCALE
-        top = height - self.style.footer * unit
-        self.pen.rectangle((0, top, width, height), fill=PAPER)
-        middle, x = top + self.style.footer * unit / 2, 16.0 * unit
-        for kind, text in (
-            ("hider", "hider"),
-            ("seeker", "seeker"),
-            ("box", "box"),
-            ("locked", "locked, by hiders"),
-            ("ramp", "ramp, dark end up"),
-            ("grab", "holds"),
-            ("seen", "sees"),
-        ):
-            x = self._symbol(kind, x, middle) + 6 * unit
-            x += self.text((x, middle), text, 10.5, INK) + 13 * unit
-
-    def _symbol(self, kind: str, x: float, y: float) -> float:
-        """Draw a legend symbol whose left end is x; returns its right end."""
-        unit = SCALE
-        box = (x, y - 6 * unit, x + 12 * unit, y + 6 * unit)
-        if kind in ("hider", "seeker"):
-            self.pen.ellipse(box, fill=TEAM_COLORS[HIDERS if kind == "hider" else SEEKERS])
-        elif kind == "box":
-            self.pen.rectangle(box, fill=_lighter(BOX, 0.22), outline=BOX_EDGE, width=round(1.5 * unit))
-        elif kind == "locked":
-            color = TEAM_COLORS[HIDERS]
-            self.pen.rectangle(box, fill=_mix(BOX, color, 0.45), outline=_darker(color, 0.25), width=2 * unit)
-        elif kind == "ramp":
-            for strip in range(6):
-                piece = (x + 2 * strip * unit, y - 6 * unit, x + 2 * (strip + 1) * unit, y + 6 * unit)
-                self.pen.rectangle(piece, fill=_mix(RAMP_LOW, RAMP_HIGH, (strip + 0.5) / 6))
-            self.pen.line(
-                [(x + 12 * unit, y - 6 * unit), (x + 12 * unit, y + 6 * unit)], fill=RAMP_EDGE, width=2 * unit
-            )
-        elif kind == "grab":
-            self.pen.line([(x, y), (x + 14 * unit, y)], fill=INK, width=2 * unit)
-            self.circle((x + 14 * unit, y), 3 * unit, INK)
-            return x + 17 * unit
-        else:
-            self.pen.line([(x, y), (x + 16 * unit, y)], fill=(*TEAM_COLORS[SEEKERS], 70), width=5 * unit)
-            self.pen.line([(x, y), (x + 16 * unit, y)], fill=TEAM_COLORS[SEEKERS], width=2 * unit)
-            return x + 16 * unit
-        return x + 12 * unit
-
-    def _banner(self, outcome: str) -> None:
-        unit, size = SCALE, 20
-        length = _font(size * unit, True).getlength(outcome)
-        x, y = self.style.size * unit / 2, (self.style.header + 0.88 * self.style.size) * unit
-        box = (x - length / 2 - 20 * unit, y - 24 * unit, x + length / 2 + 20 * unit, y + 24 * unit)
-        self.pen.rounded_rectangle(box, radius=12 * unit, fill=(255, 255, 255, 235), outline=(*INK, 60), width=unit)
-        self.text((x, y), outcome, size, INK, "mm", bold=True)
-
 
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-@cache
-def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which comes with matplotlib; Pillow's own font where that is missing."""
-    try:
-        import matplotlib
-
-        folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-        return ImageFont.truetype(str(folder / ("DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf")), max(size, 6))
-    except (ImportError, OSError):
-        font = ImageFont.load_default(max(size, 6))
-        assert isinstance(font, ImageFont.FreeTypeFont)
-        return font
-
-
-def _mix(a: Color, b: Color, share: float) -> Color:
-    """`a` with `share` of `b`."""
-    red, green, blue = (round(p + (q - p) * share) for p, q in zip(a, b))
-    return red, green, blue
-
-
-def _darker(color: Color, share: float = 0.3) -> Color:
-    return _mix(color, (0, 0, 0), share)
-
-
-def _lighter(color: Color, share: float) -> Color:
-    return _mix(color, (255, 255, 255), share)
+def _unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.hypot(*vector)
 
 
 def _hull(points: np.ndarray) -> np.ndarray:

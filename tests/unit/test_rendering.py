@@ -15,12 +15,16 @@ from PIL import Image
 from srl_ray.core.errors import ConfigError
 from srl_ray.core.types import DiscreteActions
 from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.hide_and_seek import make_block
 from srl_ray.envs.hide_and_seek.snapshot import Snapshot
 from srl_ray.envs.testing import CountingEnv
 from srl_ray.evaluation.baselines import UniformPolicy
-from srl_ray.rendering.episode import render_episodes
-from srl_ray.rendering.geometry import cameras, heading, outlines, rectangle, sight
-from srl_ray.rendering.top_down import BOX, TEAM_COLORS, Style, draw, draw_frames
+from srl_ray.rendering import scene
+from srl_ray.rendering.bars import frame, is_hider_seen
+from srl_ray.rendering.episode import choose_view, render_episodes
+from srl_ray.rendering.geometry import cameras, heading, nearest_point, outlines, rectangle, sight
+from srl_ray.rendering.palette import BOX, TEAM_COLORS, Style
+from srl_ray.rendering.top_down import draw, draw_frames
 from srl_ray.rendering.video import Stills, VideoWriter, contact_sheet, to_image, write_video
 
 pytestmark = pytest.mark.unit
@@ -114,7 +118,7 @@ def test_frozen_seekers_are_pale() -> None:
 
 def test_held_and_seen_things_are_connected() -> None:
     held = draw(snapshot(agent_grabs=np.array([0, -1, -1])), BARE)
-    assert color_at(held, 1.25, 2.5).sum() < color_at(draw(snapshot(), BARE), 1.25, 2.5).sum() - 200
+    assert color_at(held, 1.14, 2.5).sum() < color_at(draw(snapshot(), BARE), 1.14, 2.5).sum() - 200
     sees = np.eye(3, dtype=bool)
     sees[2, 0] = True
     style = dataclasses.replace(BARE, show_seen=True)
@@ -174,6 +178,152 @@ def test_the_camera_shows_the_floor_and_draws_back_smoothly_but_not_for_runaways
     assert halves[-1] == pytest.approx(4.85)
     assert max(np.abs(np.diff(halves))) < 0.1
     assert min(halves[60:]) == pytest.approx(4.85)  # drawn back by the time it is needed
+
+
+def test_the_nearest_point_of_a_turned_rectangle() -> None:
+    centre = np.array([1.0, 2.0])
+    for point, expected in (([1.0, 5.0], [1.0, 3.0]), ([4.0, 2.5], [1.5, 2.5]), ([1.1, 2.2], [1.1, 2.2])):
+        np.testing.assert_allclose(
+            nearest_point(np.array(point), centre, np.pi / 2, width=2.0, depth=1.0), expected, atol=1e-12
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------- bars
+
+
+def test_the_time_bar_is_blue_where_all_were_hidden_and_red_where_one_was_seen() -> None:
+    style = Style(size=592)
+    world = snapshot(step=160)
+    seen = [False] * 97 + [True] * 24 + [False] * 40  # steps 0 to 160; the main phase begins with step 97
+    image = frame(Image.new("RGB", (592, 592)), world, style, seen=seen)
+
+    def at(step: float) -> np.ndarray:
+        return np.array(image.getpixel((round(16 + 560 * step / 240), 44)), float)
+
+    assert is_near(at(108), TEAM_COLORS[1], 5)
+    assert is_near(at(140), TEAM_COLORS[0], 5)
+    assert not is_near(at(50), TEAM_COLORS[0], 40)
+    assert is_near(at(200), (236, 234, 228), 5)
+
+
+def test_only_what_present_seekers_see_counts_as_seen() -> None:
+    sees = np.eye(3, dtype=bool)
+    sees[0, 2] = True
+    assert not is_hider_seen(snapshot(sees_agents=sees))
+    sees[2, 0] = True
+    assert is_hider_seen(snapshot(sees_agents=sees))
+    assert not is_hider_seen(snapshot(sees_agents=sees, agent_present=np.array([True, True, False])))
+
+
+# --------------------------------------------------------------------------------------------------- three dimensions
+
+
+def geoms_of(view: Any) -> dict[tuple[float, ...], Any]:
+    """Centre, rounded to the millimetre → geom."""
+    return {tuple(np.round(geom.pos.astype(float), 3).tolist()): geom for geom in view.geoms[: view.ngeom]}
+
+
+def test_the_scene_has_everything_at_its_place_in_its_size_and_colour() -> None:
+    first = snapshot()
+    stage = scene.Scene(first, Style())
+    camera = cameras([first])[0]
+    moved = snapshot(
+        box_centres=np.array([[2.0, 3.5, 0.75]]),
+        box_yaws=np.array([np.pi / 2]),
+        box_sizes=np.array([[0.5, 0.5, 0.5]]),
+        box_locked=np.array([True]),
+        box_owner_teams=np.array([1]),
+        agent_positions=np.array([[2.0, 3.5, 1.15], [0, 0, 0], [5.0, 4.0, 0.15]]),
+    )
+    free = geoms_of(stage.show(first, camera))
+    assert len(free) == 1 + 1 + 1 + 1 + 2 * (7 + 1)  # floor, wall, box, ramp; agents have seven parts and a label
+    np.testing.assert_allclose(free[3.0, 2.575, 0.25].size, [0.05, 2.425, 0.25], atol=1e-6)
+    np.testing.assert_allclose(free[1.5, 4.0, 0.25].size, [0.25, 0.25, 0.25])
+    np.testing.assert_allclose(free[1.5, 4.0, 0.25].rgba[:3], np.array(BOX) / 255, atol=1e-6)
+    assert free[1.5, 4.0, 0.25].emission == 0
+    np.testing.assert_allclose(free[1.0, 1.0, 0.15].rgba[:3], np.array(TEAM_COLORS[0]) / 255, atol=1e-6)
+    np.testing.assert_allclose(free[5.0, 5.0, 0.15].size, [0.15] * 3)
+    assert (4.5, 1.417, 0.167) in free  # the ramp's centre of mass, a third of its half side towards its high end
+
+    later = geoms_of(stage.show(moved, camera))
+    box = later[2.0, 3.5, 0.75]
+    np.testing.assert_allclose(box.mat @ [1, 0, 0], [0, 1, 0], atol=1e-6)
+    assert box.emission > 0
+    toward = np.array(TEAM_COLORS[1]) - np.array(BOX)
+    assert (255 * box.rgba[:3] - BOX) @ toward > 0.6 * toward @ toward
+    assert [geom.label for geom in later.values() if geom.label] == ["0  +1.0 m", "0"]
+
+
+def test_the_scene_shows_who_sees_whom_who_holds_what_and_who_waits() -> None:
+    sees = np.eye(3, dtype=bool)
+    sees[2, 0] = sees[0, 2] = True
+    first = snapshot(sees_agents=sees, agent_grabs=np.array([0, -1, -1]))
+    stage, camera = scene.Scene(first, Style()), cameras([first])[0]
+    main = geoms_of(stage.show(first, camera))
+    seen = main[3.0, 3.0, 0.15]  # half way between seeker and hider
+    np.testing.assert_allclose(seen.rgba[:3], np.array(TEAM_COLORS[1]) / 255, atol=1e-6)
+    assert 2 * seen.size[2] == pytest.approx(np.hypot(4, 4), abs=0.1)
+    assert (1.25, 2.5, 0.4) in main  # from the top of the hider to the top of the box
+    awake = float(main[5.0, 5.0, 0.15].rgba[:3].sum())
+    preparing = geoms_of(stage.show(dataclasses.replace(first, phase="preparation"), camera))
+    assert (3.0, 3.0, 0.15) not in preparing
+    assert preparing[5.0, 5.0, 0.15].rgba[:3].sum() > awake + 0.3
+
+
+def test_the_scene_agrees_with_the_simulation() -> None:
+    """Geoms as the episode's own, padded model has them: what is parked is left out."""
+    block = make_block(1, scenario="randomwalls")
+    block.reset(seed=5)
+    world = block.snapshot(0)
+    stage = scene.Scene(world, Style(show_seen=False))
+    drawn = geoms_of(stage.show(world, cameras([world])[0]))
+    physics, model = block.physics, block.physics.model
+    position, size, group = (
+        np.array(physics.batch.expand(name)[0]) for name in ("geom_pos", "geom_size", "geom_group")
+    )
+    checked = 0
+    for geom in range(model.ngeom):
+        name = model.geom(geom).name or model.body(model.geom_bodyid[geom]).name
+        if group[geom] != 0 or not name.startswith(("wall", "box")):
+            continue
+        body = model.geom_bodyid[geom]
+        centre = position[geom] + (physics.pose[0, body - 1, :3] if body else 0)
+        half = size[geom].copy()
+        if name.startswith("wall") and half[2] > 1:  # the border is drawn lower than it is
+            half[2] = centre[2] = scene.OUTER_WALL_TOP / 2
+        np.testing.assert_allclose(drawn[tuple(np.round(centre, 3).tolist())].size, half, atol=1e-6)
+        checked += 1
+    assert checked == len(world.walls) + len(world.box_centres)
+
+
+def test_three_dimensions_are_drawn_where_opengl_can(tmp_path: Path) -> None:
+    reason = scene.why_no_screen()
+    if reason:
+        pytest.skip(reason)
+    style = Style(size=160)
+    world = snapshot()
+    (image,) = scene.draw_frames([world], style)
+    assert image.size == style.frame_size
+    view = np.asarray(image, float)[style.header : style.header + style.size]
+    red, blue = view[..., 0] - view[..., 2] > 80, view[..., 2] - view[..., 0] > 80
+    assert blue[:, :80].sum() > 5  # the hider on the left, the seeker on the right and further up
+    assert red[:70, 80:].sum() > 5
+
+
+def test_without_opengl_one_line_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "nonesuch")
+    config = EnvConfig(id="hide_and_seek", kwargs={"scenario": "quadrant", "horizon": 3})
+    policy = UniformPolicy(DiscreteActions((11, 11, 11, 2, 2)))
+    with pytest.raises(ConfigError, match=r"MUJOCO_GL=nonesuch.*Install EGL") as caught:
+        render_episodes(policy, config, tmp_path / "clip.mp4", view="3d")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert choose_view("auto") == "top"
+    assert [record.message[:16] for record in caplog.records] == ["drawn from above"]
+    with pytest.raises(ConfigError, match="view=3d is for hide_and_seek"):
+        render_episodes(UNIFORM, EnvConfig(factory=Screen), tmp_path / "clip.mp4", view="3d")
 
 
 # ------------------------------------------------------------------------------------------------------------- videos
