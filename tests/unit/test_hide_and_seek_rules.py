@@ -378,6 +378,16 @@ def test_preparation_values_are_frozen_at_its_end_and_count_states_not_events(pr
     assert (summary["num_ramp_lock_prep"], summary["num_ramp_lock"]) == (0, 1)
 
 
+def test_locks_at_the_end_are_told_apart_by_team(stage: Stage) -> None:
+    world = {"hiders": [(1.0, 1.0)], "seekers": [(5.0, 5.0)], "boxes": [(1.0, 0.57), (3.0, 3.0), (5.0, 4.57)]}
+    stage.start(**world, ramps=[(4.57, 5.0)])  # both agents face -y
+    stage.place("seeker_0", yaw=-np.pi / 4)  # half way between the box and the ramp
+    stage.step(240, hider_0=(5, 5, 5, 0, 1), seeker_0=(5, 5, 5, 0, 1))
+    summary = stage.answer.episodes[0].summary
+    assert (summary["num_box_lock"], summary["num_box_lock_hiders"], summary["num_box_lock_seekers"]) == (2, 1, 1)
+    assert (summary["num_ramp_lock"], summary["num_ramp_lock_hiders"], summary["num_ramp_lock_seekers"]) == (1, 0, 1)
+
+
 def test_surfing_is_counted(stage: Stage) -> None:
     stage.start(hiders=[(1.0, 1.1)], seekers=[(5.0, 5.0)], boxes=[(1.0, 1.0)])
     stage.place("hider_0", z=0.65)

@@ -58,4 +58,11 @@ class HideAndSeek:
         """The common fields say it all."""
 
     def summary(self, world: World, env: int, returns: np.ndarray) -> dict[str, float]:
-        return self.statistics.summary(env, world.episodes, world.physics.pose, world.locking.locked, returns)
+        return self.statistics.summary(
+            env,
+            world.episodes,
+            world.physics.pose,
+            locked=world.locking.locked,
+            owner=world.locking.owner,
+            returns=returns,
+        )

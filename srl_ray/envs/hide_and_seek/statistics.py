@@ -21,7 +21,8 @@ class Statistics:
         max_box_move, max_ramp_move: Largest displacement of a box (ramp) from where it started, m; with `_prep`, at the
             end of the preparation; with `_main`, since then.
         num_box_lock, num_ramp_lock: Boxes (ramps) that are locked at the end; with `_prep`, at the end of the
-            preparation.
+            preparation (hiders alone can lock then); with `_hiders` and `_seekers`, at the end, by whoever locked
+            them last.
         hider_return, seeker_return: Undiscounted return of the first hider and of the last seeker.
         hiders_seen_fraction: Share of the rewarded steps in which a seeker sees a hider.
         raised_fraction: Share of agent steps above 0.4 m: on a box, a ramp or a wall.
@@ -83,7 +84,14 @@ class Statistics:
             np.add.at(self._surfing, env, is_above)
 
     def summary(
-        self, env: int, episodes: Episodes, pose: np.ndarray, locked: np.ndarray, returns: np.ndarray
+        self,
+        env: int,
+        episodes: Episodes,
+        pose: np.ndarray,
+        *,
+        locked: np.ndarray,
+        owner: np.ndarray,
+        returns: np.ndarray,
     ) -> dict[str, float]:
         """Numbers of the episode that ends in environment `env` now.
 
@@ -92,6 +100,7 @@ class Statistics:
             episodes: Its clock and who takes part.
             pose: [E, N, 4] after the last step.
             locked: [E, O] after the last step.
+            owner: [E, O] agent slot of whoever locked an object last.
             returns: [A] of the episode.
         """
         now = pose[env, self._agents :, :3]
@@ -99,7 +108,13 @@ class Statistics:
         exists = episodes.exists[env]
         moves = {"": now - start, "_prep": middle - start, "_main": now - middle}
         distances = {key: np.where(exists, np.linalg.norm(move, axis=1), 0.0) for key, move in moves.items()}
-        locks = {"": locked[env] & exists, "_prep": self._prep_locked[env] & exists}
+        is_locked, is_by_hider = locked[env] & exists, episodes.is_hider[owner[env]]
+        locks = {
+            "": is_locked,
+            "_prep": self._prep_locked[env] & exists,
+            "_hiders": is_locked & is_by_hider,
+            "_seekers": is_locked & ~is_by_hider,
+        }
         kinds = {"box": slice(0, self._boxes), "ramp": slice(self._boxes, None)}
         result = {
             f"max_{kind}_move{key}": float(distances[key][rows].max(initial=0.0))
