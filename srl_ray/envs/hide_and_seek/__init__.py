@@ -49,6 +49,9 @@ late.
 
 from srl_ray.envs.hide_and_seek.block import HideAndSeekBlock, make_block
 from srl_ray.envs.hide_and_seek.config import HideAndSeekConfig
+from srl_ray.envs.hide_and_seek.gymnasium_env import register_ids
 from srl_ray.envs.hide_and_seek.snapshot import Snapshot
 
 __all__ = ["HideAndSeekBlock", "HideAndSeekConfig", "Snapshot", "make_block"]
+
+register_ids()

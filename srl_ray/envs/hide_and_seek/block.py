@@ -161,13 +161,17 @@ class HideAndSeekBlock:
             final_obs=final_obs,
         )
 
-    def start_in(self, env_index: int, layout: Layout) -> None:
-        """Begin a new episode of one environment in a world of your own, for tests, pictures and lessons.
+    def start_in(self, env_index: int, layout: Layout | None = None) -> None:
+        """Begin a new episode of one environment, in a world of your own for tests, pictures and lessons.
 
         The running episode is dropped without a record. The config fixes how many agents, boxes and ramps fit.
+
+        Args:
+            env_index: Environment.
+            layout: Its world; None draws one as usual.
         """
         assert self._rngs, "reset comes before start_in"
-        self._begin_episodes(np.array([env_index]), [layout])
+        self._begin_episodes(np.array([env_index]), None if layout is None else [layout])
         self.refresh()
 
     def refresh(self) -> None:
