@@ -28,20 +28,25 @@ class Request:
         state: float32 [n, S], before the row.
         on_reset: bool [n].
         lanes: int64 [n].
-        rows: int64 [n], where in the lane's buffer the answer goes.
-        value_only: bool [n].
+        places: int64 [n], where the answer goes: row · lanes of the block + lane.
+        num_acting: Rows at the front that ask for an action too.
     """
 
     obs: Arrays
     state: np.ndarray
     on_reset: np.ndarray
     lanes: np.ndarray
-    rows: np.ndarray
-    value_only: np.ndarray
+    places: np.ndarray
+    num_acting: int
 
     @property
     def num_rows(self) -> int:
         return len(self.lanes)
+
+    @property
+    def value_only(self) -> np.ndarray:
+        """bool [n]."""
+        return np.arange(self.num_rows) >= self.num_acting
 
 
 @dataclass
@@ -88,21 +93,27 @@ class LaneTable:
             "on_reset": FieldSpec((), np.dtype(np.bool_)),
             "terminated": FieldSpec((), np.dtype(np.bool_)),
             "truncated": FieldSpec((), np.dtype(np.bool_)),
-            "valid": FieldSpec((), np.dtype(np.bool_)),
             "policy_version": FieldSpec((), np.dtype(np.int64)),
         }
         self._buffer: Arrays = {name: field.zeros(rows, lanes) for name, field in fields.items()}
         self._buffer["policy_version"].fill(NEVER)
-        self._cursor = np.full(lanes, layout.burn_in, np.int64)
+        # The same memory with rows and lanes as one axis: one index per lane is twice as fast as two.
+        self._places: Arrays = {
+            name: array.reshape(rows * lanes, *array.shape[2:]) for name, array in self._buffer.items()
+        }
+        self._begin = np.full(lanes, layout.burn_in, np.int64)  # rows [begin, cursor) are valid, later ones blank
+        self._cursor = self._begin.copy()
         self._acting_row = np.full(lanes, NEVER, np.int64)
         self._granted = np.zeros(lanes, np.bool_)
         self._released = np.zeros(lanes, np.bool_)
         self._trainer_epoch = np.full(lanes, -1, np.int64)
-        self._answered = np.full((lanes, 2), -1, np.int64)  # (epoch, version) of the newest answer
+        self._answered_epoch = np.full(lanes, -1, np.int64)  # of the newest answer
+        self._answered_version = np.full(lanes, -1, np.int64)
         self._grant_number = np.zeros(lanes, np.int64)
         self._grants = 0
         self.unrecorded_rows = 0
         self._idle_steps = np.zeros(lanes, np.int64)
+        self._is_anyone_idle = False
         self._actions = action.zeros(lanes)
         self._state = np.zeros((lanes, state_size), np.float32)
         self._state_before = np.zeros((lanes, state_size), np.float32)
@@ -115,36 +126,46 @@ class LaneTable:
 
     def observe(self, step: BlockStep) -> Request:
         """Write rewards, final rows and new observations of one block step; return what the policy must answer."""
-        buffer, shape = self._buffer, (self.num_lanes,)
+        places, shape = self._places, (self.num_lanes,)
         acting = self._acting_row >= 0
-        lanes = self._all_lanes if acting.all() else np.flatnonzero(acting)
-        buffer["reward"][self._index(self._acting_row[lanes], lanes)] += step.reward.reshape(shape)[lanes]
+        lanes = self._lanes(acting)
+        rewarded = self._acting_row[lanes] * self.num_lanes + lanes
+        places["reward"][rewarded] += step.reward.reshape(shape)[lanes]
         ended = (step.terminated | step.truncated).reshape(shape)
-        value_lanes = self._write_finals(step, np.flatnonzero(ended & acting)) if ended.any() else _NO_LANES
-        self._acting_row[ended] = NEVER
+        value_lanes = _NO_LANES
+        if ended.any():
+            value_lanes = self._write_finals(step, np.flatnonzero(ended & acting))
+            self._acting_row[ended] = NEVER
         if not self._granted.all():
             value_lanes = self._drop_unrecorded(value_lanes)
 
-        present = step.present.reshape(shape)
-        lanes = self._all_lanes if present.all() else np.flatnonzero(present)
-        if len(lanes) < self.num_lanes:
-            self._idle_steps += 1
-        self._idle_steps[lanes] = 0
+        lanes = self._lanes(step.present.reshape(shape))
+        self._count_idle(lanes)
         rows = self._new_rows(lanes)
-        index = self._index(rows, lanes)
+        here = rows * self.num_lanes + lanes
         on_reset = step.on_reset.reshape(shape)[lanes]
         for name, key in self._obs_fields.items():
             obs = step.obs[name].reshape(*shape, *step.obs[name].shape[2:])
-            buffer[key][index] = obs if lanes is self._all_lanes else obs[lanes]
-        buffer["valid"][index] = True
-        buffer["on_reset"][index] = on_reset
+            places[key][here] = obs if lanes is self._all_lanes else obs[lanes]
+        places["on_reset"][here] = on_reset
         self._save_state(rows, lanes)
         self._acting_row[lanes] = rows
-        return self._request(lanes, rows, on_reset, value_lanes)
+        return self._request(lanes, here, on_reset, value_lanes)
+
+    def _lanes(self, which: np.ndarray) -> np.ndarray:
+        """Numbers of the lanes in bool [L]; `_all_lanes` itself where it is all of them."""
+        return self._all_lanes if which.all() else np.flatnonzero(which)
+
+    def _count_idle(self, present: np.ndarray) -> None:
+        is_anyone_idle = len(present) < self.num_lanes
+        if is_anyone_idle or self._is_anyone_idle:
+            self._idle_steps += 1
+            self._idle_steps[present] = 0
+        self._is_anyone_idle = is_anyone_idle
 
     def _write_finals(self, step: BlockStep, lanes: np.ndarray) -> np.ndarray:
         """Write the final rows of `lanes`; returns those that need a value."""
-        buffer = self._buffer
+        places = self._places
         terminated = step.terminated.reshape(-1)[lanes]
         rows = self._new_rows(lanes)
         position = np.full(self.num_lanes, -1, np.int64)
@@ -152,15 +173,16 @@ class LaneTable:
         position = position[lanes]
         given = position >= 0
         missing = ~given & ~terminated  # cut without a last observation: the last one seen stands in
+        nothing = ~given & terminated
+        here = rows * self.num_lanes + lanes
         for name, key in self._obs_fields.items():
-            buffer[key][rows[given], lanes[given]] = step.final_obs[name][position[given]] if given.any() else 0
-            buffer[key][rows[missing], lanes[missing]] = buffer[key][rows[missing] - 1, lanes[missing]]
-            nothing = ~given & terminated
-            buffer[key][rows[nothing], lanes[nothing]] = 0
-        buffer["valid"][rows, lanes] = True
-        buffer["on_reset"][rows, lanes] = False
-        buffer["terminated"][rows, lanes] = terminated
-        buffer["truncated"][rows, lanes] = ~terminated
+            places[key][here[given]] = step.final_obs[name][position[given]] if given.any() else 0
+            if missing.any():
+                places[key][here[missing]] = places[key][here[missing] - self.num_lanes]
+            if nothing.any():
+                places[key][here[nothing]] = 0
+        places["terminated"][here] = terminated
+        places["truncated"][here] = ~terminated
         self._save_state(rows, lanes)
         return lanes[~terminated]
 
@@ -178,12 +200,6 @@ class LaneTable:
         self._cursor[lanes] += 1
         return rows
 
-    def _index(self, rows: np.ndarray, lanes: np.ndarray) -> tuple[Any, ...]:
-        """Where `rows` of `lanes` are in a field's buffer: a plain slice when all lanes are at the same row."""
-        if len(lanes) == self.num_lanes and (rows == rows[0]).all():
-            return (int(rows[0]),)
-        return rows, lanes
-
     def _save_state(self, rows: np.ndarray, lanes: np.ndarray) -> None:
         if self._state.shape[1] == 0:
             return
@@ -194,38 +210,33 @@ class LaneTable:
 
     # ------------------------------------------------------------------------------------------------- policy side
 
-    def _request(self, lanes: np.ndarray, rows: np.ndarray, on_reset: np.ndarray, value_lanes: np.ndarray) -> Request:
-        value_only = np.zeros(len(lanes) + len(value_lanes), np.bool_)
+    def _request(self, lanes: np.ndarray, places: np.ndarray, on_reset: np.ndarray, value_lanes: np.ndarray) -> Request:
+        num_acting = len(lanes)
         if len(value_lanes):
-            value_only[len(lanes) :] = True
             # the final row lies directly below the new one where the lane is present again
             final_rows = self._cursor[value_lanes] - 1 - (self._acting_row[value_lanes] >= 0)
-            lanes, rows = np.concatenate([lanes, value_lanes]), np.concatenate([rows, final_rows])
+            lanes = np.concatenate([lanes, value_lanes])
+            places = np.concatenate([places, final_rows * self.num_lanes + value_lanes])
             on_reset = np.concatenate([on_reset, np.zeros(len(value_lanes), np.bool_)])
-        index = (rows, lanes) if len(value_lanes) else self._index(rows, lanes)
-        obs = {name: self._buffer[key][index] for name, key in self._obs_fields.items()}
-        if ACTION_MASK in obs and len(value_lanes):
-            obs[ACTION_MASK][value_only] = True  # only its value is wanted: no action may be illegal
-        return Request(obs, self._state[lanes], on_reset, lanes, rows, value_only)
+        obs = {name: self._places[key][places] for name, key in self._obs_fields.items()}
+        if ACTION_MASK in obs:
+            obs[ACTION_MASK][num_acting:] = True  # only its value is wanted: no action may be illegal
+        return Request(obs, self._state[lanes], on_reset, lanes, places, num_acting)
 
     def answer(self, request: Request, reply: InferenceReply) -> None:
         """Store what the policy answered and take over the new recurrent states."""
-        buffer, lanes, rows = self._buffer, request.lanes, request.rows
-        decided: Any = slice(None)
-        if request.value_only.any():
-            buffer["value"][rows, lanes] = reply.value
-            decided = ~request.value_only
-            lanes, rows = lanes[decided], rows[decided]
-        index, action = self._index(rows, lanes), reply.action[decided]
-        buffer["action"][index] = action
-        buffer["log_prob"][index] = reply.log_prob[decided]
-        buffer["value"][index] = reply.value[decided]
-        buffer["policy_version"][index] = reply.version
+        places, acting = self._places, slice(request.num_acting)
+        places["value"][request.places] = reply.value
+        here, lanes, action = request.places[acting], request.lanes[acting], reply.action[acting]
+        places["action"][here] = action
+        places["log_prob"][here] = reply.log_prob[acting]
+        places["policy_version"][here] = reply.version
         self._actions[lanes] = action
-        self._answered[lanes] = reply.epoch, reply.version
+        self._answered_epoch[lanes] = reply.epoch
+        self._answered_version[lanes] = reply.version
         if self._state.shape[1]:
-            self._state_before[lanes] = request.state[decided]
-            self._state[lanes] = reply.state[decided]
+            self._state_before[lanes] = request.state[acting]
+            self._state[lanes] = reply.state[acting]
 
     @property
     def actions(self) -> np.ndarray:
@@ -234,15 +245,14 @@ class LaneTable:
 
     def answered_before(self, lanes: np.ndarray, stamp: tuple[int, int]) -> np.ndarray:
         """Those of `lanes` whose newest answer came from weights older than `stamp` (epoch, version)."""
-        epoch, version = self._answered[lanes].T
+        epoch, version = self._answered_epoch[lanes], self._answered_version[lanes]
         return lanes[(epoch < stamp[0]) | ((epoch == stamp[0]) & (version < stamp[1]))]
 
     def ask_again(self, lanes: np.ndarray) -> Request:
         """The same question for lanes whose answer has not been acted on yet (newer weights were installed)."""
-        rows = self._acting_row[lanes]
-        on_reset = self._buffer["on_reset"][rows, lanes]
-        obs = {name: self._buffer[key][rows, lanes] for name, key in self._obs_fields.items()}
-        return Request(obs, self._state_before[lanes], on_reset, lanes, rows, np.zeros(len(lanes), np.bool_))
+        here = self._acting_row[lanes] * self.num_lanes + lanes
+        obs = {name: self._places[key][here] for name, key in self._obs_fields.items()}
+        return Request(obs, self._state_before[lanes], self._places["on_reset"][here], lanes, here, len(lanes))
 
     # ------------------------------------------------------------------------------------------------- sample side
 
@@ -254,15 +264,18 @@ class LaneTable:
         back.
         """
         full = self._cursor >= self.layout.rows
-        stale = self._give_up_idle(full) if self._idle_steps.any() else np.zeros_like(full)
-        if not full.any() and not stale.any():
+        stale = self._give_up_idle(full) if self._is_anyone_idle else np.zeros_like(full)
+        shipped = full | stale
+        if not shipped.any():
             return None
-        lanes = np.flatnonzero(full | stale)
+        lanes = np.flatnonzero(shipped)
         everything = len(lanes) == self.num_lanes
         length = self.layout.rows
         arrays = {
             name: array[:length].copy() if everything else array[:length, lanes] for name, array in self._buffer.items()
         }
+        row = np.arange(length)[:, None]
+        arrays["valid"] = (row >= self._begin[lanes]) & (row < self._cursor[lanes])
         arrays["state"] = self._saved[self._shipped_slots][:, lanes]
         self._carry(np.flatnonzero(full))
         self._restart(np.flatnonzero(stale))
@@ -275,7 +288,7 @@ class LaneTable:
         worth = idle & (self._cursor >= self.layout.burn_in + max(2, self.layout.sample_steps // 4))
         empty = np.flatnonzero(idle & ~worth)
         if len(empty):
-            self.unrecorded_rows += int(self._buffer["valid"][self.layout.burn_in :, empty].sum())
+            self.unrecorded_rows += int((self._cursor[empty] - self.layout.burn_in).sum())
             self._restart(empty)
             self._granted[empty] = False
             self._released[empty] = True
@@ -293,6 +306,7 @@ class LaneTable:
             return
         shift, kept = self.layout.sample_steps, self.layout.carried + 1
         self._cursor[lanes] -= shift
+        self._begin[lanes] = np.maximum(self._begin[lanes] - shift, 0)
         at: Any = slice(None) if len(lanes) == self.num_lanes else lanes
         blank = lanes[self._cursor[lanes] < kept]
         for name, array in self._buffer.items():
@@ -307,7 +321,7 @@ class LaneTable:
 
     def _restart(self, lanes: np.ndarray) -> None:
         """Begin the lanes' next chunk as if their life began now."""
-        self._cursor[lanes] = self.layout.burn_in
+        self._begin[lanes] = self._cursor[lanes] = self.layout.burn_in
         for name, array in self._buffer.items():
             array[:, lanes] = _BLANK.get(name, 0)
         self._idle_steps[lanes] = 0
@@ -316,6 +330,8 @@ class LaneTable:
 
     def ungranted(self) -> np.ndarray:
         """Lanes whose newest row waits for a grant, the longest without one first."""
+        if self._granted.all():
+            return _NO_LANES
         lanes = np.flatnonzero((self._acting_row >= 0) & ~self._granted)
         return lanes[np.argsort(self._grant_number[lanes], kind="stable")]
 
