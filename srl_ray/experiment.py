@@ -33,7 +33,7 @@ from srl_ray.runtime.cluster import connect, expected_local_nodes
 from srl_ray.runtime.failure_policy import FailurePolicy, Raise
 from srl_ray.runtime.logging import setup_logging
 from srl_ray.runtime.metrics import MetricsWriter
-from srl_ray.runtime.run_directory import RunDirectory, open_run_directory
+from srl_ray.runtime.run_directory import RunDirectory, find_checkpoint, open_run_directory
 from srl_ray.runtime.signals import StopSignal, stop_on_signals
 from srl_ray.runtime.tally import Tally
 
@@ -82,6 +82,8 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
     setup_logging("driver", file=directory.logs / "driver.log")
     directory.write_config(to_yaml(config))
     _LOG.info("run directory %s", directory.path)
+    if config.policy.start_from and checkpoint is None:
+        _LOG.info("beginning with the weights of %s", find_checkpoint(config.policy.start_from))
     with (
         connect(config.cluster, namespace=run_id, keep_logs_in=directory.logs) as cluster,
         stop_on_signals() as signal,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 from srl_ray.core.errors import CheckpointError, ConfigError
 from srl_ray.runtime.checkpoint import load_checkpoint
 from srl_ray.runtime.run_directory import find_checkpoint
-
-_LOG = logging.getLogger(__name__)
 
 
 def start_policy_from(path: Path | str, policy: Any, *, reset_outputs: bool) -> list[str]:
@@ -55,9 +52,7 @@ def start_policy_from(path: Path | str, policy: Any, *, reset_outputs: bool) -> 
         saved_rows = saved[name]
         rows = own[name] if not saved_rows.ndim else own[name][: len(saved_rows)]
         rows.copy_(saved_rows)
-    fresh = [name for name in own if name not in wanted]
-    _LOG.info("%d tensors from %s; fresh: %s", len(wanted), checkpoint.path, ", ".join(fresh) or "none")
-    return fresh
+    return [name for name in own if name not in wanted]
 
 
 def _fits(saved: tuple[int, ...], own: tuple[int, ...]) -> bool:
