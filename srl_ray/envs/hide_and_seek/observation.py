@@ -8,8 +8,8 @@ from srl_ray.core.types import Arrays, FieldSpec
 from srl_ray.envs.hide_and_seek.config import BOX_ROWS, OBJECT_DIM, SELF_DIM, HideAndSeekConfig
 from srl_ray.envs.hide_and_seek.episode import Episodes
 
-POSE_DIM = 12
-"""Leading object columns that do not depend on who looks: x, y, z, cos, sin, 4 velocities, 3 sizes."""
+LOCKED_BY_ME, LOCKED_BY_TEAM, LOCKED = 12, 13, 14
+"""Last columns of an object; before them x, y, z, cos, sin, 4 velocities, 3 sizes."""
 
 
 def observation_specs(config: HideAndSeekConfig) -> dict[str, FieldSpec]:
@@ -46,6 +46,8 @@ class Observation:
         }
         slots = np.arange(self._agents)
         self._others = (slots[:, None] - 1 - np.arange(self._agents - 1)) % self._agents  # [A, A - 1]: i-1, i-2, ...
+        targets = self._agents + self._boxes + self._ramps
+        self._sees_others = slots[:, None] * targets + self._others  # in `sees` with its last two axes flattened
 
     def write(
         self,
@@ -59,29 +61,33 @@ class Observation:
         lidar: np.ndarray,
     ) -> None:
         """Refresh `fields`; shapes as in `Physics`, `Locking` and `RayCaster`."""
-        agents = self._agents
+        agents, fields = self._agents, self.fields
         own = self._agent_features(episodes, pose[:, :agents], velocity[:, :agents])
-        slots = np.arange(agents)[:, None]
-        self.fields["self"][..., :SELF_DIM] = own
+        fields["self"][..., :SELF_DIM] = own
         if self._config.is_team_size_observed:
-            self.fields["self"][..., SELF_DIM] = self._team_sizes(episodes)
+            fields["self"][..., SELF_DIM] = self._team_sizes(episodes)
         others = slice(0, agents - 1)
-        self.fields["others"][:, :, others] = own[:, self._others]
-        self.fields["mask_others"][:, :, others] = sees[:, slots, self._others]
-        self.fields["exists_others"][:, :, others] = episodes.present[:, self._others]
+        fields["others"][:, :, others] = own.take(self._others, axis=1)
+        fields["mask_others"][:, :, others] = sees.reshape(len(sees), -1).take(self._sees_others, axis=1)
+        fields["exists_others"][:, :, others] = episodes.present.take(self._others, axis=1)
         scale = self._config.lidar_scale
-        self.fields["lidar"][...] = scale * np.tanh(lidar / scale) if scale else lidar
-        common = self._object_features(episodes, pose[:, agents:], velocity[:, agents:])
-        flags = self._lock_flags(episodes, locked, owner)
+        fields["lidar"][...] = scale * np.tanh(lidar / scale) if scale else lidar
+        objects = self._object_features(episodes, pose[:, agents:], velocity[:, agents:], locked)
+        holder = owner[locked]
+        mates = episodes.team[holder][:, None] == episodes.team
+        env, locked_object = np.nonzero(locked)
         for name, rows in (("boxes", slice(0, self._boxes)), ("ramps", slice(self._boxes, self._boxes + self._ramps))):
             count = rows.stop - rows.start
-            self.fields[name][:, :, :count, :POSE_DIM] = common[:, None, rows]
-            self.fields[name][:, :, :count, POSE_DIM:OBJECT_DIM] = flags[:, :, rows]
-            self.fields[f"mask_{name}"][:, :, :count] = sees[:, :, agents + rows.start : agents + rows.stop]
-            self.fields[f"exists_{name}"][:, :, :count] = episodes.exists[:, None, rows]
+            fields[name][:, :, :count, :OBJECT_DIM] = objects[:, None, rows]
+            mine = (rows.start <= locked_object) & (locked_object < rows.stop)
+            row = locked_object[mine] - rows.start
+            fields[name][env[mine], holder[mine], row, LOCKED_BY_ME] = 1.0
+            fields[name][env[mine], :, row, LOCKED_BY_TEAM] = mates[mine]
+            fields[f"mask_{name}"][:, :, :count] = sees[:, :, agents + rows.start : agents + rows.stop]
+            fields[f"exists_{name}"][:, :, :count] = episodes.exists[:, None, rows]
         if self._config.are_box_ids_observed:
             ids = np.arange(self._boxes) * episodes.exists[:, None, : self._boxes]
-            self.fields["boxes"][:, :, : self._boxes, OBJECT_DIM] = ids
+            fields["boxes"][:, :, : self._boxes, OBJECT_DIM] = ids
 
     def _team_sizes(self, episodes: Episodes) -> np.ndarray:
         """[E, A]; present agents of each agent's team, 0 for absent agents."""
@@ -98,20 +104,16 @@ class Observation:
         features *= episodes.present[..., None]
         return features
 
-    def _object_features(self, episodes: Episodes, pose: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        features = np.zeros((*pose.shape[:2], POSE_DIM), np.float32)
+    def _object_features(
+        self, episodes: Episodes, pose: np.ndarray, velocity: np.ndarray, locked: np.ndarray
+    ) -> np.ndarray:
+        """[E, O, OBJECT_DIM]; what does not depend on who looks: the columns LOCKED_BY_ME and _TEAM are 0."""
+        features = np.zeros((*pose.shape[:2], OBJECT_DIM), np.float32)
         features[..., :3] = pose[..., :3]
         features[..., 3] = np.cos(pose[..., 3])
         features[..., 4] = np.sin(pose[..., 3])
         features[..., 5:9] = velocity
         features[:, : self._boxes, 9:12] = 2 * episodes.half_sizes[:, : self._boxes]
+        features[..., LOCKED] = locked
         features *= episodes.exists[..., None]
         return features
-
-    def _lock_flags(self, episodes: Episodes, locked: np.ndarray, owner: np.ndarray) -> np.ndarray:
-        """[E, A, O, 3]: locked by me, by my team, by anyone."""
-        flags = np.empty((*episodes.present.shape, locked.shape[1], 3), bool)
-        flags[..., 0] = locked[:, None] & (owner[:, None] == np.arange(self._agents)[:, None])
-        flags[..., 1] = locked[:, None] & (episodes.team[owner][:, None] == episodes.team[:, None])
-        flags[..., 2] = locked[:, None]
-        return flags
