@@ -122,6 +122,17 @@ def test_a_locked_cube_yields_millimetres_and_springs_back(stage: Stage, pushers
     np.testing.assert_allclose(stage.pose("box_0"), before, atol=1e-3)
 
 
+def test_a_locked_bar_does_not_turn_when_pushed_at_its_end(stage: Stage) -> None:
+    turns = {}
+    for lock in (0, 1):
+        bar = {"boxes": [(1.3, 1.6)], "box_sizes": [(0.15, 1.65, 0.5)]}
+        stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], **bar)
+        stage.place("hider_0", yaw=RIGHT)
+        stage.step(2, hider_0=(5, 5, 5, 0, lock))
+        turns[lock] = max(abs(stage.step(hider_0=(10, 5, 5, 0, lock)) and stage.pose("box_0")[3]) for _ in range(6))
+    assert turns[1] < 0.05 < 0.5 < turns[0]
+
+
 def test_a_box_locked_in_the_air_stays_and_falls_when_unlocked(stage: Stage) -> None:
     stage.start(hiders=[(1.0, 1.0)], seekers=[(5.0, 5.0)], boxes=[(1.42, 1.0)])
     stage.place("hider_0", yaw=RIGHT)

@@ -256,6 +256,7 @@ def test_sleeping_changes_nothing_to_speak_of(preset: str) -> None:
     """What sleeps stops settling into the floor, by micrometres; in some worlds chaos magnifies that."""
     asleep, awake = (play(preset, is_sleep_on=is_on, num_envs=32, steps=21)[0] for is_on in (True, False))
     difference = np.abs(asleep - awake)[..., :3].max(axis=(2, 3))
+    assert difference[19].max() > 0.0  # something slept
     assert (difference[4] < 1e-3).mean() > 0.9
     assert np.median(difference[19]) < 1e-4
     assert (difference[19] < 1e-3).mean() > 0.7
