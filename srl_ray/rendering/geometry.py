@@ -55,6 +55,9 @@ def outlines(snapshot: Snapshot, eye_height: float, without: int = -1) -> np.nda
     for index, (centre, yaw, size) in enumerate(zip(snapshot.box_centres, snapshot.box_yaws, snapshot.box_sizes)):
         if index != without and abs(eye_height - centre[2]) < size[2] / 2:
             shapes.append(rectangle(centre, yaw, size[0], size[1]))
+    for x, y, radius in snapshot.cylinders:  # squares within the circle, turned
+        side = radius * np.sqrt(2)
+        shapes += [rectangle(np.array([x, y]), yaw, side, side) for yaw in np.arange(6) * np.pi / 12]
     side, first_ramp = snapshot.ramp_size, len(snapshot.box_centres)
     for index, (centre, yaw) in enumerate(zip(snapshot.ramp_centres, snapshot.ramp_yaws)):
         rise = eye_height - centre[2]

@@ -29,12 +29,14 @@ from srl_ray.rendering.palette import (
     INNER_WALL,
     OUTER_WALL,
     PAPER,
+    PREPARATION,
     RAMP_HIGH,
     RAMP_LOW,
     SOFT_INK,
     TEAM_COLORS,
     Color,
     Style,
+    lighter,
     mix,
 )
 
@@ -169,6 +171,11 @@ def scene_xml(world: Snapshot, size: int) -> str:
             f'<geom type="box" size="{(x1 - x0) / 2} {(y1 - y0) / 2} {top / 2}" '
             f'pos="{(x0 + x1) / 2} {(y0 + y1) / 2} {top / 2}" rgba="{_rgba(color)}"/>'
         )
+    for x, y, radius in world.cylinders:
+        pale = _rgba(lighter(INNER_WALL, 0.35))
+        walls.append(f'<geom type="cylinder" size="{radius} .25" pos="{x} {y} .25" rgba="{pale}"/>')
+    for x, y in world.sites:
+        walls.append(f'<geom type="box" size=".25 .25 .003" pos="{x} {y} .003" rgba="{_rgba(PREPARATION)}"/>')
     bodies = [
         _body(name, f'<geom type="box" size="{x / 2} {y / 2} {z / 2}" material="{name}"/>')
         for name, (x, y, z) in zip(boxes, world.box_sizes)

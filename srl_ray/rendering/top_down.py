@@ -22,6 +22,7 @@ from srl_ray.rendering.palette import (
     INNER_WALL,
     OUTER_WALL,
     PAPER,
+    PREPARATION,
     RAMP_EDGE,
     RAMP_HIGH,
     RAMP_LOW,
@@ -66,6 +67,10 @@ def draw(
     style = style or Style()
     view = _Painter(snapshot, style, camera or cameras([snapshot])[0]).paint()
     return frame(view, snapshot, style, outcome=outcome, seen=seen)
+
+
+SITE_SIZE = 0.5
+ROUND = np.linspace(0, 2 * np.pi, 64, endpoint=False)
 
 
 class _Painter:
@@ -143,6 +148,10 @@ class _Painter:
             for line in ([[at, 0], [at, side]], [[0, at], [side, at]]):
                 self.pen.line(self.to_pixels(np.array(line)), fill=GRID_LINE, width=round(self.line))
         self.polygon(corners, None, FLOOR_EDGE)
+        for site in self.world.sites:
+            corners = rectangle(site, 0.0, SITE_SIZE, SITE_SIZE)
+            self.polygon(corners, (*PREPARATION, 40))
+            self._dashes(np.concatenate([corners, corners[:1]]), (*PREPARATION, 255), 0.06, 1.6)
         x0, y0, x1, y1 = self.world.legal_area
         self._dashes(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]), (190, 90, 80, 150), 0.16)
 
@@ -181,6 +190,10 @@ class _Painter:
     def _things(self) -> None:
         """Walls, boxes and ramps from the lowest top to the highest."""
         world = self.world
+        for x, y, radius in world.cylinders:
+            rim = np.array([x, y]) + radius * np.stack([np.cos(ROUND), np.sin(ROUND)], axis=1)
+            self.shadow(rim, 0.0, 0.5)
+            self.polygon(rim, lighter(INNER_WALL, 0.35), darker(INNER_WALL))
         jobs: list[tuple[float, int, int]] = []
         jobs += [(float(height), 0, index) for index, height in enumerate(world.wall_heights)]
         jobs += [(float(c[2] + s[2] / 2), 1, i) for i, (c, s) in enumerate(zip(world.box_centres, world.box_sizes))]

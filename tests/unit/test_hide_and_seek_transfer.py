@@ -235,19 +235,14 @@ def test_a_script_locks_all_four_and_is_paid_for_every_step_after() -> None:
 # --- blueprint --------------------------------------------------------------------------------------------------------
 
 
-def site_layout(boxes: list[tuple[float, float]], sites: list[tuple[float, float]]) -> blueprint.BlueprintLayout:
-    from srl_ray.envs.hide_and_seek.staging import make_layout
-
-    plain = make_layout(hiders=[(5.5, 5.5)], boxes=boxes, walls=outer_walls())
-    fields = {name: getattr(plain, name) for name in Layout.__dataclass_fields__}
-    return blueprint.BlueprintLayout(**fields, sites=np.array(sites))
+def start_blueprint(stage: Stage, boxes: list[tuple[float, float]], sites: list[tuple[float, float]]) -> None:
+    stage.start(hiders=[(5.5, 5.5)], boxes=boxes, sites=sites, walls=outer_walls())
 
 
 def test_blueprint_has_eight_cubes_and_one_to_four_sites_in_the_middle() -> None:
     layouts = layouts_of("blueprint", 40)
     counts = set()
     for layout in layouts:
-        assert isinstance(layout, blueprint.BlueprintLayout)
         assert layout.box_sizes.tolist() == [[0.5, 0.5, 0.5]] * 8
         assert (np.abs(layout.sites - 3.0) <= 2.35).all()  # of the 27 cells where a site can begin, the middle 22
         counts.add(len(layout.sites))
@@ -260,7 +255,7 @@ def test_the_smooth_minimum_weighs_near_values_more() -> None:
 
 def test_a_blueprint_costs_the_distance_from_its_corners_to_box_corners() -> None:
     stage = Stage(make_block(1, task="blueprint"))
-    stage.start(site_layout([(1.0, 1.0)], [(3.0, 1.0), (4.0, 1.0)]))
+    start_blueprint(stage, [(1.0, 1.0)], [(3.0, 1.0), (4.0, 1.0)])
     stage.step()
     half = np.array([-0.25, 0.25])
     corners = np.array([(x, y) for x in half for y in half])
@@ -280,7 +275,7 @@ def test_a_site_is_occupied_by_a_box_whose_centre_and_corners_are_within_10_cm(
     shift: float, yaw: float, is_complete: bool
 ) -> None:
     stage = Stage(make_block(1, task="blueprint"))
-    stage.start(site_layout([(3.0 + shift, 3.0)], [(3.0, 3.0)]))
+    start_blueprint(stage, [(3.0 + shift, 3.0)], [(3.0, 3.0)])
     stage.place("box_0", yaw=yaw)
     stage.step()
     assert bool(stage.answer.terminated[0, 0]) == is_complete
@@ -289,10 +284,10 @@ def test_a_site_is_occupied_by_a_box_whose_centre_and_corners_are_within_10_cm(
 
 def test_the_episode_ends_when_every_site_has_its_box() -> None:
     stage = Stage(make_block(1, task="blueprint"))
-    stage.start(site_layout([(2.0, 2.0), (4.0, 2.0), (3.5, 4.5)], [(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)]))
+    start_blueprint(stage, [(2.0, 2.0), (4.0, 2.0), (3.5, 4.5)], [(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)])
     stage.step()
     assert not stage.answer.terminated.any()
-    stage.start(site_layout([(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)], [(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)]))
+    start_blueprint(stage, [(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)], [(2.0, 2.0), (4.0, 2.0), (3.0, 4.0)])
     stage.step()
     answer = stage.answer
     assert answer.terminated.all()
@@ -306,7 +301,7 @@ def test_the_episode_ends_when_every_site_has_its_box() -> None:
 
 def test_a_script_drags_a_cube_to_its_site() -> None:
     stage = Stage(make_block(1, task="blueprint"))
-    stage.start(site_layout([(2.0, 2.0)], [(2.0, 4.2)]))
+    start_blueprint(stage, [(2.0, 2.0)], [(2.0, 4.2)])
     stage.place("hider_0", x=2.0, y=2.45)
     record = None
     while record is None:

@@ -465,3 +465,16 @@ def test_hide_and_seek_is_filmed_step_by_step(tmp_path: Path) -> None:
     result = render_episodes(policy, config, tmp_path / "clip.mp4", style=Style(size=160))
     assert result.num_frames == 20 + 15
     assert result.episodes[0].length == 20
+
+
+def test_cylinders_and_sites_are_drawn_and_a_cylinder_stops_the_look() -> None:
+    plain = draw(snapshot(), BARE)
+    marked = snapshot(cylinders=np.array([[1.0, 2.8, 0.6]]), sites=np.array([[4.5, 3.5]]))
+    picture = draw(marked, BARE)
+    for x, y in ((1.0, 2.8), (1.5, 2.8), (4.5, 3.5), (4.7, 3.3)):
+        assert np.abs(color_at(picture, x, y) - color_at(plain, x, y)).max() > 8
+    np.testing.assert_array_equal(color_at(picture, 1.0, 1.9), color_at(plain, 1.0, 1.9))
+    edges = outlines(marked, 0.15)
+    area = sight(np.array([1.0, 1.0]), np.pi, marked.view_half_angle, 8.0, edges)  # looking along +y
+    ahead = area[1:][np.abs(area[1:, 0] - 1.0) < 0.1]
+    assert ahead[:, 1].max() == pytest.approx(2.2, abs=0.08)

@@ -230,6 +230,8 @@ class HideAndSeekBlock:
             preparation_steps=self.config.prep_steps,
             horizon=self.config.steps,
             hiders_reward=float(self.returns[env_index, 0]),
+            cylinders=layout.cylinders.copy(),
+            sites=layout.sites.copy(),
         )
 
     # --- the stages of a step -----------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Layout:
         grid: Cells along a side of the floor.
         cylinders: [c, 3] x, y and radius of upright cylinders that stand in the way.
         food: [f, 2] sites of food.
+        sites: [s, 2] centres of construction sites.
     """
 
     walls: list[Wall]
@@ -72,6 +73,7 @@ class Layout:
     grid: int = GRID
     cylinders: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
     food: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+    sites: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
 
     @property
     def floor_size(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class Snapshot:
         preparation_steps: Steps of the preparation phase.
         horizon: Steps of the episode.
         hiders_reward: Return of the first present hider so far, in this episode.
+        cylinders: [C, 3] x, y and radius of upright cylinders, 0.5 m high.
+        sites: [S, 2] centres of construction sites, squares of 0.5 m.
     """
 
     scenario: str
@@ -83,3 +85,5 @@ class Snapshot:
     preparation_steps: int
     horizon: int
     hiders_reward: float
+    cylinders: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
+    sites: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))

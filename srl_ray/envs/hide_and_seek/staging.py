@@ -114,6 +114,7 @@ def make_layout(
     ramps: Sequence[Point] = (),
     walls: Sequence[Wall] = (),
     cylinders: Sequence[tuple[float, float, float]] = (),
+    sites: Sequence[Point] = (),
 ) -> Layout:
     """A world with everything at the given places, on the floor, with yaw 0.
 
@@ -125,6 +126,7 @@ def make_layout(
         ramps: Centres of the bounding cubes.
         walls: E.g. `outer_walls()` or `[Wall(axis, line, start, end)]` in grid cells.
         cylinders: x, y, radius; as many as the config has.
+        sites: Centres.
     """
     sizes = [CUBE_SIZE] * len(boxes) if box_sizes is None else list(box_sizes)
     return Layout(
@@ -137,6 +139,7 @@ def make_layout(
         box_sizes=np.asarray(sizes, float).reshape(-1, 3),
         ramps=_points(ramps),
         cylinders=np.asarray(cylinders, float).reshape(-1, 3),
+        sites=_points(sites),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,15 +58,6 @@ class BlueprintConfig(SingleAgentConfig):
             raise ValueError(f"hide_and_seek.num_sites is {self.num_sites!r}; expected a pair (min, max) in 1..4")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BlueprintLayout(Layout):
-    """Attributes:
-    sites: [s, 2] centres.
-    """
-
-    sites: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
-
-
 class Blueprint(SingleAgentTask):
     """Implements `Task`; the sites are one more kind of entity, always visible.
 
@@ -90,20 +81,20 @@ class Blueprint(SingleAgentTask):
         self.exists = np.zeros((num_envs, SITE_ROWS), bool)
         self._is_complete = np.zeros(num_envs, bool)
 
-    def draw(self, rng: np.random.Generator) -> BlueprintLayout:
+    def draw(self, rng: np.random.Generator) -> Layout:
         dice = Dice(rng)
         low, high = self._num_sites
         sites = [Thing("sites", (SITE_SIZE, SITE_SIZE), middle(MIDDLE))] * dice.integer(low, high + 1)
         things = [AGENT, *draw_boxes(dice, self.config), *sites]
         plan = empty_plan(self.config.grid_range[0])
-        return BlueprintLayout(**draw_layout_fields(dice, self.config, lambda: (plan, things)))
+        return Layout(**draw_layout_fields(dice, self.config, lambda: (plan, things)))
 
     def begin(self, world: World, ids: np.ndarray) -> None:
         self.points[ids] = 0.0
         self.exists[ids] = False
         for env in ids:
             layout = world.episodes.layouts[env]
-            assert isinstance(layout, BlueprintLayout)
+            assert layout is not None
             count = len(layout.sites)
             self.exists[env, :count] = True
             self.points[env, :count, :, :2] = layout.sites[:, None]
