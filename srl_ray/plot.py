@@ -20,7 +20,8 @@ Draw the curves of a run: returns, losses, rates, staleness and the environment'
   out=FILE.png   default: plots/curves.png in the run directory; of several runs, beside the first
   only=A,B       only the panels whose title contains one of these texts: only=return,seen,entropy
 
-May be called while a run goes on.
+May be called while a run goes on. Of a run of hide-and-seek, also draws plots/stages.png and says which stage of the
+published autocurriculum it has reached.
 """
 
 OPTIONS = {
@@ -42,9 +43,18 @@ def _main(argv: list[str]) -> int:
         return 2
 
     from srl_ray.plotting.curves import draw_curves
+    from srl_ray.plotting.records import read_records
+    from srl_ray.plotting.stages import draw_stages, tell_stages
 
     runs = list(dict.fromkeys(_find_run(path) for path in options["run"]))
     sys.stdout.write(f"{draw_curves(runs, options['out'], only=options['only'])}\n")
+    for run in runs:
+        records = read_records(run)
+        if "hiders_seen_fraction" in records.summary_names:
+            if len(runs) == 1 and not options["out"] and not options["only"]:
+                sys.stdout.write(f"{draw_stages(run)}\n")
+            name = f"{run.name}: " if len(runs) > 1 else ""
+            sys.stdout.write(f"{name}{tell_stages(run, records)[1]}\n")
     return OK
 
 

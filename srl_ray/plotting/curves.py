@@ -33,7 +33,12 @@ COLORS = (
     "#e89a94",
     "#86c99c",
 )
-TEAM_COLORS = {"hider": "#2684c4", "hiders": "#2684c4", "seeker": "#d63e34", "seekers": "#d63e34"}
+LABEL_COLORS = {
+    "hider": "#2684c4", "hiders": "#2684c4", "seeker": "#d63e34", "seekers": "#d63e34",
+    "at the end, by hiders": "#2684c4", "at the end, by seekers": "#d63e34", "after preparation": "#8a63b8",
+    "at the end": "#4b5563", "in preparation": "#8a63b8", "in the main phase": "#d98a1f", "whole episode": "#4b5563",
+}  # fmt: skip
+"""Colour of a curve by its label, where the same label stands for the same thing in several panels."""
 INK, SOFT_INK, PAPER = "#2d3034", "#787a7c", "#fffefb"
 COLUMNS = 3
 BINS = 60
@@ -75,7 +80,7 @@ def draw_curves(
     folders = [Path(run_dir)] if isinstance(run_dir, str | Path) else [Path(folder) for folder in run_dir]
     runs = [read_records(folder) for folder in folders]
     if len(folders) == 1:
-        path, title = folders[0] / "plots" / "curves.png", _title(folders[0])
+        path, title = folders[0] / "plots" / "curves.png", title_of(folders[0])
     else:
         path = folders[0].resolve().parent / "plots" / "curves.png"
         title = f"{folders[0].resolve().parent.name}, {len(folders)} runs: mean and its 95 % confidence band"
@@ -118,7 +123,7 @@ def make_figure(*runs: Records, title: str = "", only: Sequence[str] = ()) -> Fi
         axes = figure.add_subplot(rows, columns, index + 1)
         decorate(axes, panel.title)
         for number, (label, points) in enumerate(curves.items()):
-            color = TEAM_COLORS.get(label, COLORS[number % len(COLORS)])
+            color = panel_color(label, number)
             if len(runs) > 1:
                 _over_runs(axes, label, points, color)
             else:
@@ -130,6 +135,11 @@ def make_figure(*runs: Records, title: str = "", only: Sequence[str] = ()) -> Fi
         if index >= len(found) - columns:
             axes.set_xlabel("environment steps", fontsize=8, color=SOFT_INK)
     return figure
+
+
+def panel_color(label: str, number: int) -> str:
+    """Of the curve with this number in its panel; labels that occur in several panels have their own."""
+    return LABEL_COLORS.get(label, COLORS[number % len(COLORS)])
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
@@ -189,7 +199,8 @@ def _behaviour(names: dict[str, str]) -> Callable[[Records], list[Curve]]:
 
 _KNOWN_BEHAVIOUR = {
     "max_box_move", "max_box_move_prep", "max_box_move_main", "max_ramp_move", "max_ramp_move_prep",
-    "max_ramp_move_main", "num_box_lock", "num_box_lock_prep", "num_ramp_lock", "num_ramp_lock_prep", "hider_return",
+    "max_ramp_move_main", "num_box_lock", "num_box_lock_prep", "num_ramp_lock", "num_ramp_lock_prep",
+    "num_box_lock_hiders", "num_box_lock_seekers", "num_ramp_lock_hiders", "num_ramp_lock_seekers", "hider_return",
     "seeker_return", "hiders_seen_fraction", "raised_fraction", "surfing_fraction", "holding_fraction",
     "out_of_area_steps", "num_hiders", "num_seekers", "num_boxes",
 }  # fmt: skip
@@ -209,10 +220,12 @@ PANELS: Sequence[Panel] = (
     Panel("ramps moved furthest (m)", _behaviour({"in preparation": "max_ramp_move_prep",
                                                   "in the main phase": "max_ramp_move_main",
                                                   "whole episode": "max_ramp_move"}), is_banded=True, floor=0.0),
-    Panel("boxes locked", _behaviour({"after preparation": "num_box_lock_prep", "at the end": "num_box_lock"}),
-          is_banded=True, floor=0.0),
-    Panel("ramps locked", _behaviour({"after preparation": "num_ramp_lock_prep", "at the end": "num_ramp_lock"}),
-          is_banded=True, floor=0.0),
+    Panel("boxes locked", _behaviour({"after preparation": "num_box_lock_prep", "at the end": "num_box_lock",
+                                      "at the end, by hiders": "num_box_lock_hiders",
+                                      "at the end, by seekers": "num_box_lock_seekers"}), is_banded=True, floor=0.0),
+    Panel("ramps locked", _behaviour({"after preparation": "num_ramp_lock_prep", "at the end": "num_ramp_lock",
+                                      "at the end, by hiders": "num_ramp_lock_hiders",
+                                      "at the end, by seekers": "num_ramp_lock_seekers"}), is_banded=True, floor=0.0),
     Panel("share of main steps with a hider seen", _behaviour({"seen": "hiders_seen_fraction"}),
           is_banded=True, floor=0.0),
     Panel("share of agent steps", _behaviour({"holding something": "holding_fraction",
@@ -290,18 +303,19 @@ def _over_runs(axes: Axes, label: str, points: Sequence[tuple[np.ndarray, np.nda
     axes.plot(x, mean, "o" if len(x) < 3 else "-", color=color, linewidth=1.8, markersize=4, label=label)
 
 
-def align(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Bring several runs to the same steps: from where the last begins to where the first ends, in equal bins.
+def align(points: Sequence[tuple[np.ndarray, np.ndarray]], bins: int = SEED_BINS) -> tuple[np.ndarray, np.ndarray]:
+    """Bring several curves to the same steps: from where the last begins to where the first ends, in equal bins.
 
     Args:
         points: (x, y) of each run R, x ascending.
+        bins: At most so many; fewer where a curve has fewer points.
 
     Returns:
         Middles of the bins [K], and the mean of each run's points in each bin [R, K]; a bin without a point gets the
         value between its neighbours.
     """
     begin, end = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
-    bins = max(1, min(SEED_BINS, *(int(((x >= begin) & (x <= end)).sum()) for x, _ in points)))
+    bins = max(1, min(bins, *(int(((x >= begin) & (x <= end)).sum()) for x, _ in points)))
     edges = np.linspace(begin, max(end, begin), bins + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     rows = []
@@ -357,11 +371,11 @@ def decorate(axes: Axes, title: str) -> None:
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#c8c2b5")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
-    axes.yaxis.set_major_formatter(FuncFormatter(_short_number))
+    axes.xaxis.set_major_formatter(FuncFormatter(short_number))
+    axes.yaxis.set_major_formatter(FuncFormatter(short_number))
 
 
-def _short_number(value: float, _: Any = None) -> str:
+def short_number(value: float, _: Any = None) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
@@ -371,6 +385,6 @@ def _short_number(value: float, _: Any = None) -> str:
     return f"{value:.4g}"
 
 
-def _title(folder: Path) -> str:
+def title_of(folder: Path) -> str:
     folder = folder.resolve()
     return f"{folder.parent.name} / {folder.name}" if folder.parent.name else folder.name

@@ -14,6 +14,7 @@ from srl_ray import plot as plot_command
 from srl_ray.core.errors import ConfigError
 from srl_ray.plotting.curves import align, draw_curves, make_figure, mean_over_runs, smooth
 from srl_ray.plotting.records import Records, read_records
+from srl_ray.plotting.stages import BEFORE, TABLE, Stage, describe, draw_stages, read_stages
 
 pytestmark = pytest.mark.unit
 
@@ -189,3 +190,121 @@ def test_wrong_choices_of_the_plot_are_said(tmp_path: Path, capsys: pytest.Captu
     ):
         assert plot_command.main([f"run={tmp_path}", *arguments]) == 2
         assert words in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------- stages
+
+PUBLISHED = {
+    # thousand steps: hiders' return, boxes and ramps locked after the preparation; moves and surfing in this manner
+    0: (29, 0.7, 0.15, 0.6, 1.2, 0.0),
+    3: (40, 0.6, 0.15, 0.6, 1.2, 0.0),
+    8.5: (0, 0.75, 0.2, 0.6, 1.3, 0.0),
+    28: (-33, 0.7, 0.15, 0.7, 1.4, 0.0),
+    33: (0, 0.9, 0.15, 0.7, 1.4, 0.0),
+    60: (47, 1.4, 0.13, 0.7, 1.0, 0.0),
+    87: (10, 1.8, 0.6, 2.0, 1.0, 0.001),
+    92: (25, 1.9, 1.1, 1.8, 1.0, 0.001),
+    110: (45, 2.1, 1.65, 0.4, 0.8, 0.001),
+    150: (50, 3.0, 1.7, 0.4, 0.8, 0.002),
+    200: (20, 3.0, 1.7, 0.4, 2.6, 0.06),
+    250: (45, 5.0, 1.8, 0.3, 1.0, 0.01),
+    280: (50, 5.2, 1.8, 0.3, 0.6, 0.0),
+}
+NAMES = ("num_box_lock_prep", "num_ramp_lock_prep", "max_ramp_move_main", "max_box_move_main", "surfing_fraction")
+
+
+def published(until: float = 280, *, episodes: int = 6000, noise: float = 0.0, **changes: Any) -> Records:
+    """A run whose curves go through the published values, and on through the later stages."""
+    rng = np.random.default_rng(0)
+    at = np.linspace(0, until, episodes)
+    knots = np.array(list(PUBLISHED.values()))
+    columns = [np.interp(at, list(PUBLISHED), knots[:, column]) for column in range(6)]
+    values = {"hiders_seen_fraction": (1 - columns[0] / 144) / 2, **dict(zip(NAMES, columns[1:]))}
+    for name, value in values.items():
+        values[name] = value * (1 + noise * rng.standard_normal(episodes))
+    values |= changes
+    rows = [{"env_steps": 1000 * x, "summary": {n: float(v[i]) for n, v in values.items()}} for i, x in enumerate(at)]
+    return Records(episodes=rows)
+
+
+# where the lines between the published values cross the levels, thousand steps
+BEGINS = {
+    "chasing": 8.5,
+    "forts": 39.6,
+    "ramp use": 76.6,
+    "ramp defence": 105.1,
+    "box surfing": 168.9,
+    "surf defence": 225.0,
+}
+
+
+def test_the_published_curve_goes_through_all_stages_in_order() -> None:
+    stages = read_stages(published())
+    assert [stage.name for stage in stages] == [BEFORE, *TABLE]
+    for stage in stages[1:]:
+        assert stage.begin / 1000 == pytest.approx(BEGINS[stage.name], abs=5)  # a bin is 4.7 thousand steps
+    assert stages[0].begin == 0
+    assert [stage.end for stage in stages] == [*(stage.begin for stage in stages[1:]), 280_000]
+
+
+@pytest.mark.parametrize(
+    ("until", "name"), [(6, BEFORE), (30, "chasing"), (70, "forts"), (95, "ramp use"), (160, "ramp defence")]
+)
+def test_a_run_that_stops_earlier_is_in_an_earlier_stage(until: float, name: str) -> None:
+    assert read_stages(published(until))[-1].name == name
+
+
+def test_noise_of_episodes_flips_no_stage() -> None:
+    names = [stage.name for stage in read_stages(published(noise=0.6))]
+    assert names == [BEFORE, *TABLE]
+
+
+def test_a_stage_lasts_between_its_two_levels_and_a_short_dip_does_not_count() -> None:
+    def names(late: float, dip_bins: int) -> list[str]:
+        ramps = np.full(3000, 1.6)  # 60 bins of 50 episodes
+        ramps[1000 : 1000 + 50 * dip_bins] = late
+        quiet = {name: np.zeros(3000) for name in NAMES}
+        seen = np.full(3000, 0.6)
+        run = published(episodes=3000, **{**quiet, "num_ramp_lock_prep": ramps, "hiders_seen_fraction": seen})
+        return [stage.name for stage in read_stages(run)]
+
+    assert names(1.3, 30) == ["ramp defence"]
+    assert names(0.2, 2) == ["ramp defence"]
+    assert names(0.2, 20) == ["ramp defence", "chasing", "ramp defence"]
+
+
+def test_locking_all_boxes_is_no_surf_defence_before_there_were_surfers() -> None:
+    calm = published(surfing_fraction=np.zeros(6000))
+    assert read_stages(calm)[-1].name == "ramp defence"
+
+
+def test_stages_are_told_in_one_line() -> None:
+    assert describe([Stage(BEFORE, 0, 5), Stage("chasing", 410_000, 600_000)]) == "stage: chasing since 410k steps"
+    assert describe([Stage(BEFORE, 0, 5)]) == "stage: before chasing"
+    assert describe([]) == "stage: not enough episodes to tell"
+    assert read_stages(published(episodes=100)) == []
+    assert read_stages(Records(episodes=[{"env_steps": 1, "summary": {"won": 1.0}}])) == []
+
+
+def test_means_of_intervals_tell_stages_too() -> None:
+    rows = published(episodes=100).episodes
+    intervals = [{"env_steps": r["env_steps"], **{f"summary/{n}": v for n, v in r["summary"].items()}} for r in rows]
+    assert [stage.name for stage in read_stages(Records(metrics=intervals))] == [BEFORE, *TABLE]
+
+
+def test_the_command_draws_the_stages_of_hide_and_seek_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "game" / "episodes.jsonl", published(episodes=1200).episodes)
+    assert plot_command.main([str(tmp_path / "game")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [Path(line).name for line in lines[:2]] == ["curves.png", "stages.png"]
+    assert lines[2].startswith("stage: surf defence since 2")
+    with Image.open(tmp_path / "game" / "plots" / "stages.png") as picture:
+        assert picture.width > 1000
+    (tmp_path / "game" / "config.yaml").write_text("env: {id: hide_and_seek, kwargs: {scenario: quadrant}}")
+    assert plot_command.main([str(tmp_path / "game"), "only=boxes"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("stage: not told for scenario=quadrant")
+    write(tmp_path / "other" / "metrics.jsonl", metrics())
+    assert plot_command.main([str(tmp_path / "other")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    with pytest.raises(ConfigError, match="no statistics of hide-and-seek"):
+        draw_stages(tmp_path / "other")
