@@ -115,6 +115,26 @@ def test_failed_physics_ends_the_episode_as_discarded_and_starts_a_new_one(
         assert answer.episodes == []
 
 
+def test_a_warning_alone_discards_the_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = make_block(3)
+    block.reset(seed=0)
+    physics, states = block.physics, []
+    step = physics.step
+
+    def step_with_a_bad_control() -> np.ndarray:
+        physics.control[1, 0, 0] = np.nan  # MuJoCo warns and goes on without it
+        failed = step()
+        states.append(np.abs(physics.velocity).max())
+        return failed
+
+    monkeypatch.setattr(physics, "step", step_with_a_bad_control)
+    answer = block.step(np.full((3, 6, 5), 5) * [1, 1, 1, 0, 0])
+    assert states[0] < 1.0
+    assert [(record.env_index, record.discarded) for record in answer.episodes] == [(1, True)]
+    assert answer.truncated.any(axis=1).tolist() == [False, True, False]
+
+
 def test_environments_whose_episodes_drifted_apart_end_and_restart_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
