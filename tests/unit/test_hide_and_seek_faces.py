@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -62,6 +64,19 @@ def test_an_environment_of_hide_and_seek_plays_the_same_in_blocks_of_any_size() 
             seen += [record for record in answer.episodes if record.env_index == 0]
     assert records[0] == records[1]
     assert len(records[0]) == 2
+
+
+@pytest.mark.parametrize("section", ["Use it anywhere", "Transfer suite"])
+def test_the_examples_of_the_page_run(section: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hide_and_seek.md").read_text(encoding="utf-8")
+    text = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert examples
+    for example in examples:
+        if "parallel_env" in example:
+            pytest.importorskip("pettingzoo", reason="pettingzoo is an optional extra")
+        exec(example, {})
+    assert capsys.readouterr().out
 
 
 # --- PettingZoo -------------------------------------------------------------------------------------------------------
