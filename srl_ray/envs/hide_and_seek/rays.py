@@ -28,6 +28,8 @@ from srl_ray.envs.hide_and_seek.config import (
 
 FAR = np.float32(1e6)
 """Distance of what a ray misses, and place of what does not exist."""
+SLACK = np.float32(1e-4)
+"""m; by how much bounds are widened against rounding."""
 HORIZON = np.float32(1e5)
 """Lidar distances beyond are misses."""
 TINY = np.float32(1e-7)
@@ -36,7 +38,7 @@ STEEP = np.float32(1e20)
 RAMP_HALF = np.array(RAMP_SIZE / 2, np.float32)
 SPHERES = 1 + len(ARM_OFFSETS)
 SPHERE_RADII = np.array([AGENT_RADIUS] + [ARM_RADIUS] * len(ARM_OFFSETS), np.float32)
-AGENT_BOUND = np.float32(max(AGENT_RADIUS, *(np.hypot(x, y) + ARM_RADIUS for x, y, _ in ARM_OFFSETS)) + 1e-4)
+AGENT_BOUND = np.float32(max(AGENT_RADIUS, *(np.hypot(x, y) + ARM_RADIUS for x, y, _ in ARM_OFFSETS))) + SLACK
 """Radius of a circle around all spheres of an agent, m."""
 
 
@@ -68,8 +70,6 @@ class RayCaster:
         shapes = self.num_targets + config.max_walls
         self._exists = np.zeros((shapes, num_envs), bool)
         self._half = np.full((3, shapes, num_envs), RAMP_HALF)
-        self._extents = np.full((self.num_targets, num_envs), RAMP_SIZE, np.float32)  # no point is farther from centre
-        self._others = np.zeros((self.num_agents - 1, self.num_agents, num_envs), np.int64)  # present ones first
         self._cylinders = np.zeros((3, config.num_cylinders, num_envs), np.float32)  # x, y, radius
 
     def set_world(
@@ -100,14 +100,10 @@ class RayCaster:
         self._half[:2, built, sim] = (walls[:, 2:] - walls[:, :2]).T / 2
         self._half[2, built, sim] = wall_heights / 2
         self._half[:, boxes, sim] = box_sizes.T / 2
-        self._extents[boxes, sim] = np.linalg.norm(box_sizes, axis=1) / 2
         self._exists[:first_wall, sim] = exists
         self._exists[first_wall:, sim] = np.arange(self._exists.shape[0] - first_wall) < len(walls)
         self._cylinders[:, :, sim] = cylinders.T
         self._viewers = None
-        others = (np.arange(self.num_agents)[:, None] + np.arange(1, self.num_agents)) % self.num_agents
-        order = np.argsort(~exists[others], axis=1, kind="stable")
-        self._others[:, :, sim] = np.take_along_axis(others, order, axis=1).T
 
     def cast(self, pose: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Update `lidar` and `sees` for the poses [E, N, 4] (x, y, z, yaw); only for the simulations `ids` if given."""
@@ -203,59 +199,72 @@ class RayCaster:
     # --- sight ----------------------------------------------------------------------------------------------------
 
     def _cast_sight(self, world: _World, viewers: _Viewers) -> None:
-        pair, target = self._pairs_in_view(world, viewers)
-        env = viewers.env.take(pair)
-        origin = world.flat[:3].take(viewers.flat.take(pair), axis=1)  # [3, Q]
-        aim = self.flat(target, env)
-        ray = world.sight_points.take(aim, axis=1)
-        ray -= origin
-        wall = self._sight_walls(world, origin, ray, viewers, pair)
-        if self._cylinders.size:
-            np.minimum(wall, self._sight_cylinders(origin, ray, self._cylinders.take(env, axis=2)), out=wall)
-        # a wall hides for sure what it is in front of; only the rest is tested against the moving bodies
-        length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2])
-        kept = np.nonzero(wall * length > length - self._extents.take(aim))[0]
-        pair, env, target, wall = (each.take(kept) for each in (pair, env, target, wall))
-        origin, ray = origin.take(kept, axis=1), ray.take(kept, axis=1)
-        row = np.arange(len(kept))
-        bodies = np.full((self.num_targets, len(kept)), FAR)
-        others = viewers.other_slots.take(pair, axis=1)
-        bodies[others, row] = self._sight_agents(world, origin, ray, self.flat(others, env))
-        bodies[self.num_agents :] = self._sight_objects(world, origin, ray, env, viewers.object_half.take(pair, axis=2))
-        first = np.minimum(bodies.min(axis=0), wall)
-        self.sees[env, viewers.slot.take(pair), target] = bodies[target, row] <= first
-        diagonal = np.arange(self.num_agents)
-        self.sees[:, diagonal, diagonal] = self._exists[: self.num_agents].T
-
-    def _pairs_in_view(self, world: _World, viewers: _Viewers) -> tuple[np.ndarray, np.ndarray]:
-        """Viewers (by position in the list) and their targets, which exist and lie in the horizontal field of view."""
-        x, y = world.centres.take(viewers.env, axis=2)  # each [N, P]
+        x, y = world.bodies[:2].take(viewers.env, axis=2)  # each [N + W, P]
         me_x, me_y, _, _, cos, sin = world.flat.take(viewers.flat, axis=1)
         x -= me_x
         y -= me_y
+        target, pair = np.nonzero(self._is_in_view(x[: self.num_targets], y[: self.num_targets], cos, sin, viewers))
+        env = viewers.env.take(pair)
+        origin = world.flat[:3].take(viewers.flat.take(pair), axis=1)  # [3, Q]
+        ray = world.sight_points.take(self.flat(target, env), axis=1)
+        ray -= origin
+        shape, row = np.nonzero(self._is_near(x.take(pair, axis=1), y.take(pair, axis=1), ray, viewers, pair))
+        first_box, first_ramp, first_wall = np.searchsorted(
+            shape, (self.num_agents, self.num_agents + self.num_boxes, self.num_targets)
+        )
+        flat = self.flat(shape, env.take(row))
+        origin, ray_to = origin.take(row, axis=1), ray.take(row, axis=1)
+        hit = np.empty(len(row), np.float32)
+        hit[:first_box] = self._sight_agents(world, flat[:first_box], origin[:, :first_box], ray_to[:, :first_box])
+        ramps = slice(first_ramp - first_box, first_wall - first_box)
+        hit[first_box:] = self._sight_boxes(
+            world, flat[first_box:], ramps, origin[:, first_box:], ray_to[:, first_box:]
+        )
+        first = np.full(len(pair), FAR)
+        np.minimum.at(first, row, hit)
+        if self._cylinders.size:
+            me = world.flat[:3].take(viewers.flat.take(pair), axis=1)
+            np.minimum(first, self._sight_cylinders(me, ray, self._cylinders.take(env, axis=2)), out=first)
+        is_own = shape == target.take(row)
+        row = row[is_own]
+        self.sees[env.take(row), viewers.slot.take(pair.take(row)), target.take(row)] = hit[is_own] <= first.take(row)
+        diagonal = np.arange(self.num_agents)
+        self.sees[:, diagonal, diagonal] = self._exists[: self.num_agents].T
+
+    def _is_in_view(
+        self, x: np.ndarray, y: np.ndarray, cos: np.ndarray, sin: np.ndarray, viewers: _Viewers
+    ) -> np.ndarray:
+        """bool [N, P]; what exists and lies in the horizontal field of view, given its place (x, y) from the viewer."""
         ahead = x * sin - y * cos
-        distance = np.sqrt(x * x + y * y)
-        candidate = ahead >= distance * np.float32(np.cos(VIEW_HALF_ANGLE))
-        candidate &= viewers.can_see
-        target, pair = np.nonzero(candidate)
-        return pair, target
+        is_in_view: np.ndarray = ahead >= np.sqrt(x * x + y * y) * np.float32(np.cos(VIEW_HALF_ANGLE))
+        is_in_view &= viewers.can_see
+        return is_in_view
 
-    def _sight_walls(
-        self, world: _World, origin: np.ndarray, ray: np.ndarray, viewers: _Viewers, pair: np.ndarray
+    def _is_near(
+        self, x: np.ndarray, y: np.ndarray, ray: np.ndarray, viewers: _Viewers, pair: np.ndarray
     ) -> np.ndarray:
-        x, y, z = viewers.walls.take(pair, axis=2)  # each [W, Q]
-        half_x, half_y, half_z = viewers.wall_half.take(pair, axis=2)
-        per_x, per_y, per_z = _inverse(ray)
-        near, far = _slab(x - origin[0], half_x, per_x)
-        _clip(near, far, _slab(y - origin[1], half_y, per_y))
-        _clip(near, far, _slab(z - origin[2], half_z, per_z))
-        return _hit(near, far).min(axis=0, initial=FAR)
+        """bool [N + W, Q]; shapes at (x, y) from the viewers whose circles, of walls rectangles, the rays may cross."""
+        length = np.sqrt(ray[0] * ray[0] + ray[1] * ray[1])
+        per = _inverse(length)
+        ray_x, ray_y = ray[0] * per, ray[1] * per
+        bound = viewers.bound.take(pair, axis=1)
+        along = x * ray_x
+        along += y * ray_y
+        along -= length / 2
+        is_near: np.ndarray = np.abs(along, out=along) <= bound + length / 2
+        half_x, half_y = viewers.wall_half.take(pair, axis=2)
+        bound[self.num_targets :] = half_x * np.abs(ray_y) + half_y * np.abs(ray_x) + SLACK
+        x *= ray_y
+        x -= y * ray_x
+        is_near &= np.abs(x, out=x) <= bound
+        return is_near
 
-    def _sight_objects(
-        self, world: _World, origin: np.ndarray, ray: np.ndarray, env: np.ndarray, half: np.ndarray
+    def _sight_boxes(
+        self, world: _World, flat: np.ndarray, ramps: slice, origin: np.ndarray, ray: np.ndarray
     ) -> np.ndarray:
-        x, y, z, cos, sin = world.objects.take(env, axis=2)  # each [O, Q]
-        half_x, half_y, half_z = half
+        """float32 [n]; where rays meet boxes, ramps and walls (flat indices)."""
+        x, y, z, _, cos, sin = world.flat.take(flat, axis=1)
+        half_x, half_y, half_z = self._half.reshape(3, -1).take(flat, axis=1)
         x, y = _into_frame(x - origin[0], y - origin[1], cos, sin)
         z -= origin[2]
         ray_x, ray_y = _into_frame(ray[0], ray[1], cos, sin)
@@ -263,20 +272,19 @@ class RayCaster:
         _clip(near, far, _slab(y, half_y, _inverse(ray_y)))
         _clip(near, far, _slab(z, half_z, _inverse(ray[2])))
         # a ramp is the part of its cube where y + z <= 0 in its own frame, which is linear along the ray
-        ramps = slice(self.num_boxes, None)
-        rate = ray_y[ramps] + ray[2]
+        rate = ray_y[ramps] + ray[2, ramps]
         crossing = (y[ramps] + z[ramps]) * _inverse(rate)
         np.minimum(far[ramps], np.where(rate > 0, crossing, FAR), out=far[ramps])
         np.maximum(near[ramps], np.where(rate > 0, -FAR, crossing), out=near[ramps])
         return _hit(near, far)
 
-    def _sight_agents(self, world: _World, origin: np.ndarray, ray: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """[most others, Q]; where the rays meet the agents `others` (flat indices)."""
-        x, y, z = world.spheres.take(others, axis=2) - origin[:, None, None]  # each [3 spheres, most others, Q]
+    def _sight_agents(self, world: _World, flat: np.ndarray, origin: np.ndarray, ray: np.ndarray) -> np.ndarray:
+        """float32 [n]; where rays meet agents (flat indices)."""
+        x, y, z = world.spheres.take(flat, axis=2) - origin[:, None]  # each [3 spheres, n]
         length2 = ray[0] * ray[0] + ray[1] * ray[1] + ray[2] * ray[2]
         along = x * ray[0] + y * ray[1] + z * ray[2]
         power = x * x + y * y + z * z
-        power -= (SPHERE_RADII * SPHERE_RADII)[:, None, None]
+        power -= (SPHERE_RADII * SPHERE_RADII)[:, None]
         hits: np.ndarray = _sphere_hit(along, along * along - length2 * power).min(axis=0)
         hits /= length2
         return hits
@@ -330,12 +338,9 @@ class _Viewers:
         env: int [P]; simulation.
         slot: int [P].
         flat: int [P]; index into arrays over bodies and simulations.
-        walls: float32 [3, W, P]; centres; as many walls as the fullest simulation has.
-        wall_half: float32 [3, W, P].
-        object_half: float32 [3, O, P].
+        wall_half: float32 [2, W, P]; half sizes x and y.
+        bound: float32 [N + W, P]; radii of circles around all shapes, negative for what does not exist and the viewer.
         can_see: bool [N, P]; what exists, except the viewer itself.
-        other_slots: int [most others, P]; slots of the other agents, as many as the fullest simulation has; absent ones
-            fill up.
         boxes: Meetings with boxes, walls and ramps.
         agents: Meetings with other agents.
     """
@@ -347,15 +352,14 @@ class _Viewers:
         if ids is not None:
             self.env = ids[self.env]
         self.flat = caster.flat(self.slot, self.env)
-        most_walls = targets + int(exists[targets:].sum(axis=0).max())
-        self.walls = caster._world.bodies[:3, targets:most_walls].take(self.env, axis=2)
-        self.wall_half = caster._half[:, targets:most_walls].take(self.env, axis=2)
-        self.object_half = caster._half[:, agents:targets].take(self.env, axis=2)
+        self.wall_half = caster._half[:2, targets:].take(self.env, axis=2)
         self.can_see = exists[:targets].take(self.env, axis=1)
         self.can_see[self.slot, np.arange(len(self.slot))] = False
-        most_others = int(exists[:agents].sum(axis=0).max()) - 1
-        self.other_slots = caster._others[:most_others, self.slot, self.env]
-        shapes = np.r_[agents : agents + boxes, targets:most_walls, agents + boxes : targets]
+        self.bound = np.hypot(*caster._half[:2]).take(self.env, axis=1) + SLACK
+        self.bound[:agents] = AGENT_BOUND
+        self.bound[~exists.take(self.env, axis=1)] = -FAR
+        self.bound[self.slot, np.arange(len(self.slot))] = -FAR
+        shapes = np.r_[agents : agents + boxes, targets : len(exists), agents + boxes : targets]
         self.boxes = _Meetings(caster, self, shapes)
         self.agents = _Meetings(caster, self, np.arange(agents))
 
@@ -366,8 +370,6 @@ class _World:
     Attributes:
         bodies: [6, N + W, E]; x, y, z, yaw, cos yaw, sin yaw of agents, boxes, ramps and walls.
         flat: [6, (N + W) * E], the same memory.
-        centres: [2, N, E].
-        objects: [5, O, E]; x, y, z, cos yaw, sin yaw.
         sight_points: [3, N * E]; what rays of sight aim at: centres, but of ramps the centre of mass.
         spheres: [3, 3 spheres, A * E].
     """
@@ -378,8 +380,6 @@ class _World:
         self.bodies = np.zeros((6, targets + max_walls, num_envs), np.float32)
         self.bodies[4] = 1.0
         self.flat = self.bodies.reshape(6, -1)
-        self.centres = np.zeros((2, targets, num_envs), np.float32)
-        self.objects = np.zeros((5, targets - agents, num_envs), np.float32)
         self._points = np.zeros((3, targets, num_envs), np.float32)
         self.sight_points = self._points.reshape(3, -1)
         self.spheres = np.zeros((3, SPHERES, agents * num_envs), np.float32)
@@ -392,8 +392,6 @@ class _World:
         np.cos(moving[3], out=moving[4])
         np.sin(moving[3], out=moving[5])
         moving[0] += FAR * ~self._caster._exists[:targets]
-        self.centres[...] = moving[:2]
-        self.objects[:3], self.objects[3:] = moving[:3, agents:], moving[4:, agents:]
         self._points[...] = moving[:3]
         ramp_cos, ramp_sin = moving[4:, agents + boxes :]
         _, com_y, com_z = RAMP_CENTRE_OF_MASS
