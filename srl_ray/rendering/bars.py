@@ -91,17 +91,26 @@ class _Bar:
     def header(self, world: Snapshot, seen: Sequence[bool]) -> Image.Image:
         unit, right = SCALE, self.image.width - MARGIN
         is_preparing = world.phase == "preparation"
-        label, color = ("PREPARATION", PREPARATION) if is_preparing else ("SEEK", TEAM_COLORS[SEEKERS])
+        has_seekers = bool((world.agent_teams[np.asarray(world.agent_present, bool)] == SEEKERS).any())
+        if is_preparing:
+            label, color, status = "PREPARATION", PREPARATION, "seekers wait, nobody scores"
+        elif has_seekers:
+            label, color, status = "SEEK", TEAM_COLORS[SEEKERS], "all hidden"
+        else:
+            label, color, status = "TASK", SOFT_INK, ""
         middle = 20 * unit
         length = font(round(12 * unit), True).getlength(label)
         chip = (MARGIN, 9 * unit, MARGIN + length + 20 * unit, 31 * unit)
         self.pen.rounded_rectangle(chip, radius=11 * unit, fill=color)
         self._text((MARGIN + 10 * unit, middle), label, 12, PAPER, "lm", bold=True)
-        status, tone = _status(world)
+        tone = SOFT_INK if is_preparing else TEAM_COLORS[HIDERS]
+        if not is_preparing and is_hider_seen(world):
+            status, tone = "a hider is seen", TEAM_COLORS[SEEKERS]
         self._text((MARGIN + length + 30 * unit, middle), status, 12, tone, "lm")
         x = right - self._text((right, middle), f"step {world.step} / {world.horizon}", 12, SOFT_INK, "rm") - 16 * unit
-        self._text((x, middle), f"hiders {world.hiders_reward:+.0f}", 14, TEAM_COLORS[HIDERS], "rm", bold=True)
-        self._time(world, seen)
+        score = f"{'hiders' if has_seekers else 'return'} {world.hiders_reward:+.0f}"
+        self._text((x, middle), score, 14, TEAM_COLORS[HIDERS], "rm", bold=True)
+        self._time(world, seen if has_seekers else ())
         return self._finish()
 
     def _time(self, world: Snapshot, seen: Sequence[bool]) -> None:
@@ -175,12 +184,6 @@ class _Bar:
             self.pen.line([(x, y), (x + 16 * unit, y)], fill=TEAM_COLORS[SEEKERS], width=2 * unit)
             return x + 16 * unit
         return x + 12 * unit
-
-
-def _status(world: Snapshot) -> tuple[str, Color]:
-    if world.phase == "preparation":
-        return "seekers wait, nobody scores", SOFT_INK
-    return ("a hider is seen", TEAM_COLORS[SEEKERS]) if is_hider_seen(world) else ("all hidden", TEAM_COLORS[HIDERS])
 
 
 def _banner(image: Image.Image, style: Style, outcome: str) -> None:

@@ -158,7 +158,7 @@ class Scene:
 def scene_xml(world: Snapshot, size: int) -> str:
     """The model of an episode, for pictures of `size` pixels square."""
     half, side = world.floor_size / 2, world.ramp_size
-    high = 1.3 * world.floor_size  # of the light, which aims at the middle of the floor
+    high = 2.0 * world.floor_size  # of the light, which aims at the middle of the floor
     names = [world.agent_names[slot] for slot in np.flatnonzero(world.agent_present)]
     boxes = [f"box_{index}" for index in range(len(world.box_centres))]
     ramps = [f"ramp_{index}" for index in range(len(world.ramp_centres))]
@@ -189,7 +189,7 @@ def scene_xml(world: Snapshot, size: int) -> str:
         <global offwidth="{size}" offheight="{size}" fovy="{FIELD_OF_VIEW}"/>
         <quality shadowsize="4096" offsamples="4"/>
         <headlight ambient=".38 .38 .38" diffuse=".22 .22 .22" specular="0 0 0"/>
-        <map znear=".1" zfar="12" shadowclip="0.8"/>
+        <map znear=".1" zfar="50" shadowclip="0.75"/>
       </visual>
       <statistic center="{half} {half} 0" extent="{world.floor_size}"/>
       <asset>

@@ -206,6 +206,14 @@ def test_the_time_bar_is_blue_where_all_were_hidden_and_red_where_one_was_seen()
     assert is_near(at(200), (236, 234, 228), 5)
 
 
+def test_without_seekers_the_time_bar_takes_no_side() -> None:
+    alone = snapshot(agent_present=np.array([True, False, False]), preparation_steps=0)
+    image = frame(Image.new("RGB", (592, 592)), alone, Style(), seen=[False] * 121)
+    colors = np.asarray(image)[44, 16:290].astype(int)
+    assert np.ptp(colors, axis=1).max() < 10  # grey
+    assert np.ptp(np.asarray(draw(alone))[5:40, 16:90].reshape(-1, 3).astype(int), axis=1).max() < 10  # no red "SEEK"
+
+
 def test_only_what_present_seekers_see_counts_as_seen() -> None:
     sees = np.eye(3, dtype=bool)
     sees[0, 2] = True
