@@ -10,8 +10,8 @@ its variants: other floor plans and sizes, rewards, rules of locking, grabbing a
     answer = block.reset(seed=0)
     answer = block.step(actions)  # int64 [64, 6, 5]
 
-Where to look: `block` is a step, `task` what a game says to it, `game` hide-and-seek itself, `transfer` the tasks of one
-agent, `parallel` and `gymnasium_env` the doors for PettingZoo and Gymnasium, `staging` scenes of your own.
+Where to look: `block` is a step, `task` what a game says to it, `game` hide-and-seek itself, `transfer` the tasks of
+one agent, `parallel` and `gymnasium_env` the doors for PettingZoo and Gymnasium, `staging` scenes of your own.
 
 Observation of an agent (all scenarios have equal shapes, so that one network serves them; the quadrant leaves rows
 empty). Lengths in metres, velocities in m/s and rad/s, everything in the world's frame, nothing normalised:
