@@ -38,6 +38,8 @@ TURN = 40
 REPORT_EVERY_S = 30.0
 WARM_UP = 0.1
 """Share of the steps after which memory must not grow any more."""
+SEEDS_PER_RUN = 1000
+"""Cases get seeds of their own, as the same worlds and actions again would find nothing new."""
 HOLD = np.array([1, 4, 16])
 FULL_FORCE = np.array([0, 5, 10])
 WARNINGS = [
@@ -72,7 +74,7 @@ class Counts:
 class Case:
     """A block with a preset, a scenario and team sizes, under random play."""
 
-    def __init__(self, preset: str, scenario: str, teams: str, args: argparse.Namespace) -> None:
+    def __init__(self, preset: str, scenario: str, teams: str, seed: int, args: argparse.Namespace) -> None:
         self.name = f"{preset} {scenario} {teams}"
         hiders, seekers = (tuple(int(x) for x in side.split("-")) for side in teams.split("v"))
         self._settings: dict[str, Any] = {
@@ -83,8 +85,8 @@ class Case:
             "threads": args.threads,
         }
         self._num_envs = args.num_envs
-        self._seed = args.seed
-        self._rng = np.random.default_rng(args.seed)
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
         self._hold = HOLD[np.arange(args.num_envs) % len(HOLD)]
         self.counts = Counts()
         self._begin()
@@ -104,7 +106,7 @@ class Case:
         except Exception:
             print(f"crash in {self.name}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             self.counts.crashes += 1
-            self._seed += 1
+            self._seed += SEEDS_PER_RUN
             self._begin()
 
     def _draw_actions(self) -> None:
@@ -154,7 +156,8 @@ def watch_physics(block: HideAndSeekBlock, counts: Counts) -> None:
 def soak(args: argparse.Namespace) -> dict[str, Any]:
     """Play all cases in turn until the steps are done or the run is interrupted."""
     process = psutil.Process()
-    cases = [Case(*names, args) for names in product(args.presets, args.scenarios, args.teams)]
+    names = product(args.presets, args.scenarios, args.teams)
+    cases = [Case(*name, args.seed * SEEDS_PER_RUN + index, args) for index, name in enumerate(names)]
     begin = last = perf_counter()
     done, turn, warm = 0, 0, 0
     try:
