@@ -223,6 +223,7 @@ class _Known:
 
 
 _KNOWN = (
+    _Known("srl_ray/", "srl_ray.envs.hide_and_seek", "mujoco", "'mujoco>=3.17,!=4.0.0'"),
     _Known("ALE/", "ale_py", "ale-py", '"gymnasium[atari]"'),
     _Known("dm_control/", "shimmy", "shimmy", '"shimmy[dm-control]"'),
     _Known("MiniGrid-", "minigrid", "minigrid", "minigrid"),

@@ -276,3 +276,20 @@ def test_the_factory_makes_the_tasks_by_their_keyword() -> None:
     block = make_any_block(EnvConfig(id="hide_and_seek", kwargs={"task": "shelter"}), 2)
     assert block.spec.env_id == "shelter"
     assert block.spec.group.agent_ids == ("hider_0",)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_factory_takes_the_gymnasium_ids_too(vectorization: str) -> None:
+    config = EnvConfig(id="srl_ray/Blueprint-v0", vectorization=vectorization, kwargs={"horizon": 5})
+    block, own = make_any_block(config, 2), make_block(2, task="blueprint", horizon=5)
+    assert set(block.spec.group.obs) == set(own.spec.group.obs)
+    block.reset(seed=3)
+    lengths = []
+    for _ in range(10):
+        answer = block.step(np.full((2, 1, 5), 5))
+        lengths += [record.length for record in answer.episodes]
+        if answer.episodes:
+            assert len(answer.final_lanes) == 2
+            assert answer.final_obs["mask_sites"].any()
+    assert lengths == [5] * 4
+    block.close()
