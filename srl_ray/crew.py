@@ -111,6 +111,9 @@ class Crew:
         rss = max(f["rss_bytes"] for f in facts.values()) / 2**20
         torch = "with" if any(f["torch"] for f in facts.values()) else "without"
         _LOG.info("%d actor worker(s), %.0f MiB each, %s torch", len(facts), rss, torch)
+        if self.config.inference == "remote":
+            sharing = sum(1 for f in facts.values() if f["shared_memory"])
+            _LOG.info("inference: %d through shared memory, %d through Ray calls", sharing, len(facts) - sharing)
         for index in self.actors.handles:
             self._let_run("actor", index)
 
@@ -194,6 +197,7 @@ class Crew:
             inline=config.inference == "inline",
             namespace=self.run_id,
             policy_name=POLICY_NAME,
+            transport=config.policy_workers.transport,
             deterministic=config.run.deterministic,
             num_threads=self._threads("actor"),
         )

@@ -41,6 +41,7 @@ class ActorSettings:
         inline: Infer in this process, with a copy of the policy.
         namespace: Of the parameter service.
         policy_name: Lineage whose weights are used.
+        transport: See `policy_workers.transport`.
         deterministic: See `run.deterministic`.
         num_threads: Math threads.
     """
@@ -55,6 +56,7 @@ class ActorSettings:
     inline: bool
     namespace: str
     policy_name: str
+    transport: str = "auto"
     deterministic: bool = False
     num_threads: int = 1
 
@@ -181,30 +183,23 @@ class ActorWorker:
             trainers: Handles of all trainer workers.
 
         Returns:
-            Facts about this process: resident memory in bytes, whether torch is loaded.
+            Facts about this process: resident memory in bytes, whether torch is loaded, whether requests travel through
+            shared memory.
         """
         settings, spec = self.settings, self._blocks[0].spec
         if settings.inline:
             self._inference = make_inline(settings, spec)
         else:
-            from srl_ray.streams.remote import RemoteInference
-
             assert signature is not None
-            self._inference = RemoteInference(
-                settings.index,
-                settings.epoch,
-                spec.group.obs,
-                signature,
-                policy_worker,
-                resend_after_s=settings.actors.inference_timeout_s,
-            )
+            self._inference = make_remote(settings, spec, signature, policy_worker)
         self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring_size, trainers)
         known = self._inference.signature
         self._ring = [
             _Slot(index, block, LaneTable(block.spec, settings.layout, known.action, known.state_size))
             for index, block in enumerate(self._blocks)
         ]
-        return process_facts()
+        shares_memory = getattr(self._inference, "transport", "") == "shared_memory"
+        return {**process_facts(), "shared_memory": float(shares_memory)}
 
     def rewire(self, policy_worker: Any = None, trainers: Sequence[Any] | None = None) -> None:
         """Use these handles from now on; None leaves a stream as it is."""
@@ -457,6 +452,31 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
         NoiseKey(derive_seed(settings.seed, "actor", settings.epoch), settings.index),
         joint=not settings.deterministic,
         weights_timeout_s=settings.actors.weights_timeout_s,
+    )
+
+
+def make_remote(
+    settings: ActorSettings, spec: BlockSpec, signature: PolicySignature, policy_worker: Any
+) -> InferenceClient:
+    """A client of a policy worker; imports no torch."""
+    from srl_ray.streams.remote import Connector, RemoteInference
+
+    connector = Connector(
+        settings.index,
+        settings.epoch,
+        spec.group.obs,
+        signature,
+        slots=settings.actors.ring_size,
+        capacity=2 * spec.num_lanes,  # a lane's final row and its next first one can be asked together
+        transport=settings.transport,
+    )
+    return RemoteInference(
+        settings.index,
+        settings.epoch,
+        connector,
+        policy_worker,
+        signature,
+        resend_after_s=settings.actors.inference_timeout_s,
     )
 
 

@@ -1,19 +1,20 @@
-"""The policy worker: joins the requests of many actor workers into batches. An asyncio actor.
+"""The policy worker: joins the requests of many actor workers into batches. An asyncio actor with a serving thread.
 
-Everything lives in one event loop; the network computes in one executor thread, so that requests are received while a
-batch is computed. Whatever is pending when the thread becomes free is the next batch.
+The serving thread holds the policy and waits at one place for everything: requests in shared memory, requests that came
+as Ray calls, newer weights. Both kinds are received while a batch is computed, and whatever is pending then is the next
+batch. The event loop takes Ray calls in, pulls weights and answers the driver.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from time import perf_counter, process_time
+from time import monotonic, perf_counter, process_time
 
 import numpy as np
+import ray
 import torch
 
 from srl_ray.core.seeding import derive_seed
@@ -22,19 +23,27 @@ from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
 from srl_ray.param_server.client import ParameterClient, Weights
 from srl_ray.param_server.weights import install
+from srl_ray.policy.batcher import Batcher, Waiting
 from srl_ray.policy.config import PolicyWorkersConfig
+from srl_ray.policy.staging import Staging
 from srl_ray.streams.inference import (
     InferenceReply,
     InferenceRequest,
-    Packer,
     PolicySignature,
+    RequestHeader,
+    reply_arrays,
     reply_packer,
+    request_of,
     request_packer,
 )
-from srl_ray.streams.inline import act
-from srl_ray.streams.remote import RequestHeader
+from srl_ray.streams.inline import act_on_tensors
+from srl_ray.streams.remote import Endpoint
+from srl_ray.streams.shared_memory import SharedMemoryPort
 
 _LATENCIES_KEPT = 2_000
+_STAGES = ("wait", "gather", "weights", "compute", "reply")
+
+PackedReply = tuple[np.ndarray, int, int]
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,11 @@ class PolicyWorkerReport:
         batches: Batches computed; rows / batches is the mean batch size.
         refused: Requests of actor workers that were replaced since.
         version: Policy version in use.
-        seconds: Stage → seconds: compute, weights, pack; and processor: of all threads of the process.
+        shared_memory_clients: Actor workers connected through shared memory.
+        seconds: Stage → seconds of the serving thread: wait (for requests), gather (into the staging buffers), weights,
+            compute, reply; and processor: of all threads of the process.
         latency_s: Median and 99th percentile from arrival to answer, of the last requests.
+        queue_s: The same from arrival to the beginning of their batch.
     """
 
     index: int
@@ -71,20 +83,54 @@ class PolicyWorkerReport:
     batches: int = 0
     refused: int = 0
     version: int = -1
+    shared_memory_clients: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     latency_s: tuple[float, float] = (0.0, 0.0)
+    queue_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
-class _Waiting:
+class _RayRequest:
+    """A request that came as a Ray call."""
+
+    worker: PolicyWorker
     header: RequestHeader
     packed: np.ndarray
-    answer: asyncio.Future[tuple[np.ndarray, int, int]]
+    future: asyncio.Future[PackedReply]
     arrived_s: float
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.packed) // self.worker.request_packer.row_bytes
+
+    @property
+    def least(self) -> tuple[int, int]:
+        return self.header.least
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.future.done()
+
+    def read(self) -> InferenceRequest:
+        return request_of(self.worker.request_packer.unpack(self.packed))
+
+    def answer(self, reply: InferenceReply) -> None:
+        self.settle((self.worker.reply_packer.pack(reply_arrays(reply)), reply.version, reply.epoch))
+
+    def refuse(self) -> None:
+        self.settle((np.zeros(0, np.uint8), -1, -1))
+
+    def settle(self, answer: PackedReply) -> None:
+        self.future.get_loop().call_soon_threadsafe(_settle, self.future, answer)
+
+
+def _settle(future: asyncio.Future[PackedReply], answer: PackedReply) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 class PolicyWorker:
-    """Answers `infer` in batches with the newest weights.
+    """Answers in batches with the newest weights.
 
     Lifecycle:   setup() → run() … stop() → run returns
     """
@@ -92,150 +138,59 @@ class PolicyWorker:
     def __init__(self, settings: PolicyWorkerSettings) -> None:
         self.settings = settings
         self._report = PolicyWorkerReport(settings.index, settings.epoch)
-        self._seconds = {"compute": 0.0, "weights": 0.0, "pack": 0.0}
-        self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
-        self._pending: deque[_Waiting] = deque()
+        self._seconds = dict.fromkeys(_STAGES, 0.0)
+        self._latency_s = np.zeros(_LATENCIES_KEPT)
+        self._queue_s = np.zeros(_LATENCIES_KEPT)
+        self._num_answered = 0
+        self._called: deque[_RayRequest] = deque()
+        self._fresh: deque[Weights] = deque(maxlen=1)
         self._client_epochs: dict[int, int] = {}
-        self._compute = ThreadPoolExecutor(1, "compute")
-        self._stamp = (-1, -1)
-        self._fresh: Weights | None = None
+        self._serving = ThreadPoolExecutor(1, "serving")
+        self._stamp: tuple[int, int] | None = None
         self._stopped = False
 
+    # ----------------------------------------------------------------------------------------------------- event loop
+
     async def setup(self, spec: BlockSpec) -> PolicySignature:
-        """Build the policy. Weights come with `run`."""
-        self._arrived = asyncio.Event()
-        self._installed = asyncio.Event()
-        return await asyncio.get_running_loop().run_in_executor(self._compute, self._build, spec)
+        """Build the policy and open the port. Weights come with `run`."""
+        return await asyncio.get_running_loop().run_in_executor(self._serving, self._build, spec)
 
-    def _build(self, spec: BlockSpec) -> PolicySignature:
-        settings = self.settings
-        torch.set_num_threads(settings.num_threads)
-        self._device = torch.device("cuda") if settings.use_gpu else None
-        self._policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
-        self._policy.eval()  # type: ignore[attr-defined]
-        if self._device is not None:
-            self._policy.to(self._device)  # type: ignore[attr-defined]
-        self._generator = torch.Generator(self._device or "cpu")
-        self._generator.manual_seed(derive_seed(settings.seed, "policy_worker", settings.index, settings.epoch))
-        signature = PolicySignature(self._policy.action_spec.field, self._policy.state_size)
-        self._request_packer: Packer = request_packer(spec.group.obs, signature.state_size)
-        self._reply_packer: Packer = reply_packer(signature)
-        return signature
+    async def endpoint(self) -> Endpoint:
+        """Where actor workers of this node can share memory with this worker."""
+        return Endpoint(ray.get_runtime_context().get_node_id(), self._port.address)
 
-    async def infer(self, header: RequestHeader, packed: np.ndarray) -> tuple[np.ndarray, int, int]:
+    async def infer(self, header: RequestHeader, packed: np.ndarray) -> PackedReply:
         """Answer n rows.
 
         Returns:
             Packed reply (see `reply_packer`), policy version and trainer epoch that answered.
         """
-        known = self._client_epochs.get(header.client, -1)
-        if header.epoch < known:
-            self._report.refused += 1
-            return np.zeros(0, np.uint8), -1, -1
-        self._client_epochs[header.client] = header.epoch
-        waiting = _Waiting(header, packed, asyncio.get_running_loop().create_future(), perf_counter())
-        self._pending.append(waiting)
-        self._arrived.set()
-        return await waiting.answer
+        future: asyncio.Future[PackedReply] = asyncio.get_running_loop().create_future()
+        self._called.append(_RayRequest(self, header, packed, future, monotonic()))
+        self._port.wake()
+        return await future
 
     async def run(self) -> PolicyWorkerReport:
-        """Answer until `stop`.
+        """Answer until `stop`. Raises what the policy raised, or that the parameter service cannot be reached.
 
-        consumes:      requests of infer(), versions of the parameter service
+        consumes:      requests of infer() and of the port, versions of the parameter service
         produces:      replies
-        waits for:     requests; a version at least as new as a request demands
-        unblocked by:  infer(), stop()
+        waits for:     the serving thread
+        unblocked by:  stop()
         """
+        serving = asyncio.get_running_loop().run_in_executor(self._serving, self._serve)
         pulling = asyncio.create_task(self._pull_weights())
         try:
-            while not self._stopped:
-                if not self._pending or (self._stamp == (-1, -1) and self._fresh is None):
-                    if pulling.done():
-                        pulling.result()
-                    self._arrived.clear()
-                    await _wait(self._arrived)
-                    continue
-                batch = self._next_batch()
-                if batch:
-                    await self._answer(batch)
-                else:  # every pending request waits for newer weights
-                    self._installed.clear()
-                    await _wait(self._installed)
+            await asyncio.wait({serving, pulling}, return_when=asyncio.FIRST_COMPLETED)
+            if pulling.done():
+                pulling.result()
+            await serving
             return self.report_now()
         finally:
             pulling.cancel()
-            for waiting in self._pending:
-                waiting.answer.cancel()
-
-    def _next_batch(self) -> list[_Waiting]:
-        """Pending requests whose demands the newest weights meet, oldest first, up to max_batch_rows."""
-        have = self._fresh.stamp if self._fresh is not None else self._stamp
-        row_bytes = max(1, self._request_packer.row_bytes)
-        batch: list[_Waiting] = []
-        later: deque[_Waiting] = deque()
-        rows = 0
-        while self._pending:
-            waiting = self._pending.popleft()
-            size = len(waiting.packed) // row_bytes
-            if waiting.header.least > have or (batch and rows + size > self.settings.workers.max_batch_rows):
-                later.append(waiting)
-            else:
-                batch.append(waiting)
-                rows += size
-        self._pending = later
-        return batch
-
-    async def _answer(self, batch: list[_Waiting]) -> None:
-        fresh, self._fresh = self._fresh, None
-        requests = [waiting.packed for waiting in batch]
-        replies, stamp = await asyncio.get_running_loop().run_in_executor(
-            self._compute, self._compute_batch, requests, fresh
-        )
-        now = perf_counter()
-        for waiting, reply in zip(batch, replies):
-            self._latencies.append(now - waiting.arrived_s)
-            if not waiting.answer.done():
-                waiting.answer.set_result((reply, stamp[1], stamp[0]))
-
-    def _compute_batch(
-        self, packed: list[np.ndarray], fresh: Weights | None
-    ) -> tuple[list[np.ndarray], tuple[int, int]]:
-        """In the executor thread: install, unpack, act, pack."""
-        begin = perf_counter()
-        if fresh is not None:
-            install(self._policy, fresh.flat)  # type: ignore[arg-type]
-            self._stamp = fresh.stamp
-        installed = perf_counter()
-        requests = [self._unpack(one) for one in packed]
-        unpacked = perf_counter()
-        reply = act(self._policy, requests, self._generator, self._stamp, self._device)
-        computed = perf_counter()
-        replies, offset = [], 0
-        for request in requests:
-            rows = slice(offset, offset + request.num_rows)
-            offset = rows.stop
-            replies.append(self._pack(reply, rows))
-        self._report.rows += offset
-        self._report.batches += 1
-        self._seconds["weights"] += installed - begin
-        self._seconds["compute"] += computed - unpacked
-        self._seconds["pack"] += unpacked - installed + perf_counter() - computed
-        return replies, self._stamp
-
-    def _unpack(self, packed: np.ndarray) -> InferenceRequest:
-        fields = self._request_packer.unpack(packed)
-        obs = {name[len("obs.") :]: array for name, array in fields.items() if name.startswith("obs.")}
-        return InferenceRequest(obs, fields["state"], fields["on_reset"], fields["deterministic"])
-
-    def _pack(self, reply: InferenceReply, rows: slice) -> np.ndarray:
-        return self._reply_packer.pack(
-            {
-                "action": reply.action[rows],
-                "log_prob": reply.log_prob[rows],
-                "value": reply.value[rows],
-                "state": reply.state[rows],
-            }
-        )
+            await self.stop()
+            await asyncio.wait({serving})
+            self._port.close()
 
     async def _pull_weights(self) -> None:
         """Long-poll the parameter service; the newest version is installed before the next batch."""
@@ -244,30 +199,109 @@ class PolicyWorker:
         while not self._stopped:
             weights = await client.fetch_newer_async(newest, deadline_s=30.0)
             if weights is not None:
-                self._fresh, newest = weights, weights.stamp
-                self._installed.set()
-                self._arrived.set()
+                self._fresh.append(weights)
+                newest = weights.stamp
+                self._port.wake()
 
     async def stop(self) -> None:
         """Have `run` return after the batch under way."""
         self._stopped = True
-        self._arrived.set()
+        self._port.wake()
 
     async def report(self) -> PolicyWorkerReport:
         return self.report_now()
 
     def report_now(self) -> PolicyWorkerReport:
         report = PolicyWorkerReport(**vars(self._report))
-        report.version = self._stamp[1]
+        report.version = self._stamp[1] if self._stamp is not None else -1
         report.seconds = {**self._seconds, "processor": process_time()}
-        if self._latencies:
-            report.latency_s = (
-                float(np.percentile(self._latencies, 50)),
-                float(np.percentile(self._latencies, 99)),
+        kept = min(self._num_answered, _LATENCIES_KEPT)
+        if kept:
+            report.latency_s, report.queue_s = (
+                (float(np.percentile(taken[:kept], 50)), float(np.percentile(taken[:kept], 99)))
+                for taken in (self._latency_s, self._queue_s)
             )
         return report
 
+    # ------------------------------------------------------------------------------------------------- serving thread
 
-async def _wait(event: asyncio.Event, deadline_s: float = 0.5) -> None:
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(event.wait(), deadline_s)
+    def _build(self, spec: BlockSpec) -> PolicySignature:
+        settings = self.settings
+        torch.set_num_threads(settings.num_threads)
+        device = torch.device("cuda") if settings.use_gpu else None
+        self._policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
+        self._policy.eval()  # type: ignore[attr-defined]
+        if device is not None:
+            self._policy.to(device)  # type: ignore[attr-defined]
+        self._generator = torch.Generator(device or "cpu")
+        self._generator.manual_seed(derive_seed(settings.seed, "policy_worker", settings.index, settings.epoch))
+        signature = PolicySignature(self._policy.action_spec.field, self._policy.state_size)
+        self.request_packer = request_packer(spec.group.obs, signature.state_size)
+        self.reply_packer = reply_packer(signature)
+        self._staging = Staging(spec.group.obs, signature.state_size, device)
+        self._port = SharedMemoryPort(spec.group.obs, signature, self._admit)
+        workers = settings.workers
+        self._batcher = Batcher(
+            max_rows=workers.max_batch_rows, min_rows=workers.min_batch_rows, max_wait_s=workers.max_wait_s
+        )
+        return signature
+
+    def _admit(self, client: int, epoch: int) -> bool:
+        """Whether an actor worker of this epoch is the newest that is known."""
+        if epoch < self._client_epochs.get(client, -1):
+            self._report.refused += 1
+            return False
+        self._client_epochs[client] = epoch
+        return True
+
+    def _serve(self) -> None:
+        wait_s = 0.0
+        while not self._stopped:
+            begin = perf_counter()
+            for request in self._port.poll(wait_s):
+                self._batcher.add(request)
+            self._seconds["wait"] += perf_counter() - begin
+            while self._called:
+                call = self._called.popleft()
+                if self._admit(call.header.client, call.header.epoch):
+                    self._batcher.add(call)
+                else:
+                    call.refuse()
+            self._report.shared_memory_clients = self._port.num_connections
+            batch, wait_s = self._batcher.next(self._newest(), monotonic())
+            if batch:
+                self._answer(batch)
+
+    def _newest(self) -> tuple[int, int] | None:
+        """(epoch, version) of the newest weights at hand, installed or not."""
+        return self._fresh[0].stamp if self._fresh else self._stamp
+
+    def _answer(self, batch: list[Waiting]) -> None:
+        """Install newer weights, join, act, reply."""
+        begun_s, begin = monotonic(), perf_counter()
+        if self._fresh:
+            fresh = self._fresh.popleft()
+            install(self._policy, fresh.flat)  # type: ignore[arg-type]
+            self._stamp = fresh.stamp
+        assert self._stamp is not None
+        installed = perf_counter()
+        tensors = self._staging.load([request.read() for request in batch])
+        gathered = perf_counter()
+        reply = act_on_tensors(self._policy, *tensors, self._generator, self._stamp)
+        computed = perf_counter()
+        rows = 0
+        for request in batch:
+            request.answer(reply.rows(slice(rows, rows + request.num_rows)))
+            rows += request.num_rows
+            place = self._num_answered % _LATENCIES_KEPT
+            self._queue_s[place], self._latency_s[place] = begun_s - request.arrived_s, monotonic() - request.arrived_s
+            self._num_answered += 1
+        self._report.rows += rows
+        self._report.batches += 1
+        for stage, seconds in (
+            ("weights", installed - begin),
+            ("gather", gathered - installed),
+            ("compute", computed - gathered),
+            ("reply", perf_counter() - computed),
+        ):
+            self._seconds[stage] += seconds

@@ -49,6 +49,8 @@ class Tally:
         self._stages: dict[str, dict[str, float]] = {}
         self._buffers: dict[int, dict[str, Any]] = {}
         self._latency_s: dict[int, tuple[float, float]] = {}
+        self._queue_s: dict[int, tuple[float, float]] = {}
+        self._sharing: dict[int, int] = {}
         self._begin_interval()
 
     def _begin_interval(self) -> None:
@@ -83,7 +85,8 @@ class Tally:
 
     def add_policy_worker(self, report: Any) -> None:
         self._add_stages("policy_worker", report)
-        self._latency_s[report.index] = report.latency_s
+        self._latency_s[report.index], self._queue_s[report.index] = report.latency_s, report.queue_s
+        self._sharing[report.index] = report.shared_memory_clients
         delta = self._delta("policy_worker", report, {"rows": report.rows, "batches": report.batches})
         for name, value in delta.items():
             self.counts[f"inference_{name}"] = self.counts.get(f"inference_{name}", 0) + int(value)
@@ -198,8 +201,10 @@ class Tally:
                 record[name] = (total - before.get(stage, 0.0)) / seconds / max(1, workers)
         if self.counts.get("inference_batches"):
             record["inference/batch_rows"] = self.counts["inference_rows"] / self.counts["inference_batches"]
-            record["inference/latency_p50_s"] = max(p50 for p50, _ in self._latency_s.values())
-            record["inference/latency_p99_s"] = max(p99 for _, p99 in self._latency_s.values())
+            record["inference/shared_memory_clients"] = sum(self._sharing.values())
+            for name, taken_s in (("latency", self._latency_s), ("queue", self._queue_s)):
+                record[f"inference/{name}_p50_s"] = max(p50 for p50, _ in taken_s.values())
+                record[f"inference/{name}_p99_s"] = max(p99 for _, p99 in taken_s.values())
         return record
 
     # ---------------------------------------------------------------------------------------------------- checkpoints

@@ -56,6 +56,12 @@ class InferenceReply:
     version: int
     epoch: int = 0
 
+    def rows(self, rows: slice) -> InferenceReply:
+        """The answer to some of the rows, in place."""
+        return InferenceReply(
+            self.action[rows], self.log_prob[rows], self.value[rows], self.state[rows], self.version, self.epoch
+        )
+
 
 @dataclass(frozen=True)
 class PolicySignature:
@@ -70,13 +76,36 @@ class PolicySignature:
     state_size: int
 
 
+class PolicyWorkerGone(Exception):
+    """The other end of a link ended; requests in flight must be sent again to its replacement."""
+
+
+@dataclass(frozen=True)
+class RequestHeader:
+    """Who asks.
+
+    Attributes:
+        client: Index of the actor worker.
+        epoch: Its generation.
+        slot: Block of its ring.
+        sequence: Counts the slot's requests from 1; a resend keeps its number.
+        least: (epoch, version) that the answering weights must have reached.
+    """
+
+    client: int
+    epoch: int
+    slot: int
+    sequence: int
+    least: tuple[int, int] = (-1, -1)
+
+
 class InferenceClient(Protocol):
     """One per actor worker; slots are the blocks of its ring."""
 
     signature: PolicySignature
 
     def post(self, slot: int, request: InferenceRequest) -> None:
-        """Send the slot's request; a second one replaces the first."""
+        """Send the slot's request, whose arrays stay as they are until its answer; a second one replaces the first."""
         ...
 
     def take(self, slot: int, deadline_s: float) -> InferenceReply | None:
@@ -124,20 +153,49 @@ class Packer:
         return arrays
 
 
-def request_packer(obs: Mapping[str, FieldSpec], state_size: int) -> Packer:
-    """Fields in order of falling alignment, so that every view is aligned."""
+def request_fields(obs: Mapping[str, FieldSpec], state_size: int) -> dict[str, FieldSpec]:
+    """Fields of a request's row in order of falling alignment, so that every packed view is aligned."""
     flag = FieldSpec((), np.dtype(np.bool_))
     fields = {f"obs.{name}": spec for name, spec in obs.items()}
     fields |= {"state": FieldSpec((state_size,), np.dtype(np.float32)), "on_reset": flag, "deterministic": flag}
-    return Packer(dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize)))
+    return dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize))
 
 
-def reply_packer(signature: PolicySignature) -> Packer:
+def reply_fields(signature: PolicySignature) -> dict[str, FieldSpec]:
     number = FieldSpec((), np.dtype(np.float32))
-    fields = {
+    return {
         "action": signature.action,
         "log_prob": number,
         "value": number,
         "state": FieldSpec((signature.state_size,), np.dtype(np.float32)),
     }
-    return Packer(fields)
+
+
+def request_arrays(request: InferenceRequest) -> Arrays:
+    """The arrays of a request by the names of `request_fields`."""
+    arrays = {f"obs.{name}": array for name, array in request.obs.items()}
+    return arrays | {"state": request.state, "on_reset": request.on_reset, "deterministic": request.deterministic}
+
+
+def request_of(arrays: Arrays) -> InferenceRequest:
+    """The inverse of `request_arrays`."""
+    obs = {name[len("obs.") :]: array for name, array in arrays.items() if name.startswith("obs.")}
+    return InferenceRequest(obs, arrays["state"], arrays["on_reset"], arrays["deterministic"])
+
+
+def reply_arrays(reply: InferenceReply) -> Arrays:
+    """The arrays of a reply by the names of `reply_fields`."""
+    return {"action": reply.action, "log_prob": reply.log_prob, "value": reply.value, "state": reply.state}
+
+
+def reply_of(arrays: Arrays, version: int, epoch: int) -> InferenceReply:
+    """The inverse of `reply_arrays`."""
+    return InferenceReply(arrays["action"], arrays["log_prob"], arrays["value"], arrays["state"], version, epoch)
+
+
+def request_packer(obs: Mapping[str, FieldSpec], state_size: int) -> Packer:
+    return Packer(request_fields(obs, state_size))
+
+
+def reply_packer(signature: PolicySignature) -> Packer:
+    return Packer(reply_fields(signature))

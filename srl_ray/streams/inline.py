@@ -86,14 +86,7 @@ class InlineInference:
         for slot, request in zip(slots, requests):
             rows = slice(offset, offset + request.num_rows)
             offset = rows.stop
-            self._answered[slot] = InferenceReply(
-                reply.action[rows],
-                reply.log_prob[rows],
-                reply.value[rows],
-                reply.state[rows],
-                reply.version,
-                reply.epoch,
-            )
+            self._answered[slot] = reply.rows(rows)
 
     def close(self) -> None:
         self._posted.clear()
@@ -101,44 +94,43 @@ class InlineInference:
 
 
 def act(
+    policy: Policy, requests: list[InferenceRequest], generator: torch.Generator | None, stamp: tuple[int, int]
+) -> InferenceReply:
+    """Answer several requests in one batch on the CPU."""
+    joined = requests[0] if len(requests) == 1 else _join(requests)
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    obs = {name: tensor(array) for name, array in joined.obs.items()}
+    rest = (tensor(joined.state), tensor(joined.on_reset), tensor(joined.deterministic))
+    return act_on_tensors(policy, obs, *rest, generator, stamp)
+
+
+def act_on_tensors(
     policy: Policy,
-    requests: list[InferenceRequest],
+    obs: dict[str, torch.Tensor],
+    state: torch.Tensor,
+    on_reset: torch.Tensor,
+    deterministic: torch.Tensor,
     generator: torch.Generator | None,
     stamp: tuple[int, int],
-    device: torch.device | None = None,
 ) -> InferenceReply:
-    """Answer several requests in one batch.
+    """Answer n rows, given where the policy lives; n may be 0.
 
     Args:
         stamp: (epoch, version) of the policy's weights.
-        device: Where the policy lives; None: the CPU.
     """
-    joined = requests[0] if len(requests) == 1 else _join(requests)
-    if not joined.num_rows:
-        signature = policy.action_spec.field
+    if not len(on_reset):
         empty = np.zeros(0, np.float32)
-        return InferenceReply(
-            signature.zeros(0), empty, empty, np.zeros((0, policy.state_size), np.float32), stamp[1], stamp[0]
-        )
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        if not array.flags.writeable:
-            array = array.copy()
-        made = torch.from_numpy(array)
-        return made if device is None else made.to(device, non_blocking=True)
-
+        no_state = np.zeros((0, policy.state_size), np.float32)
+        return InferenceReply(policy.action_spec.field.zeros(0), empty, empty, no_state, stamp[1], stamp[0])
     with torch.inference_mode():
-        result = policy.act(
-            {name: tensor(array) for name, array in joined.obs.items()},
-            tensor(joined.state),
-            tensor(joined.on_reset),
-            tensor(joined.deterministic),
-            generator,
-        )
+        result = policy.act(obs, state, on_reset, deterministic, generator)
         action, log_prob, value, state = (
-            part.cpu().numpy() for part in (result.action, result.log_prob, result.value, result.state)
+            part.cpu() for part in (result.action, result.log_prob, result.value, result.state)
         )
-    return InferenceReply(action, log_prob, value, state, stamp[1], stamp[0])
+    return InferenceReply(action.numpy(), log_prob.numpy(), value.numpy(), state.numpy(), stamp[1], stamp[0])
 
 
 def _join(requests: list[InferenceRequest]) -> InferenceRequest:

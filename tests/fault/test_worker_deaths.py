@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fault.training import Training
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(420)]
+
+
+def memories(worker: psutil.Process) -> int:
+    """Pieces of inference memory that a process holds."""
+    held = 0
+    for descriptor in Path(f"/proc/{worker.pid}/fd").iterdir():
+        try:
+            held += "memfd:srl_ray_inference" in os.readlink(descriptor)
+        except OSError:  # closed in between
+            continue
+    return held
+
+
+def ports(worker: psutil.Process | None = None) -> set[str]:
+    """Names of the sockets at which a process (None: anybody on this machine) offers to share memory."""
+    links = Path(f"/proc/{worker.pid}/fd").iterdir() if worker else []
+    own = {os.readlink(link) for link in links if link.exists()}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    named = [line for line in lines if line[-1].startswith("@srl_ray_inference")]
+    return {line[-1] for line in named if worker is None or f"socket:[{line[6]}]" in own}
 
 
 def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callable[..., Training]) -> None:
@@ -31,6 +54,7 @@ def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callabl
         "ParameterService": "service",
         "TrainerWorker": "trainer",
     }
+    seen: set[str] = set()
     for worker, role in victims.items():
         before = set(training.workers(worker))
         victim = training.workers(worker)[0]
@@ -42,6 +66,11 @@ def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callabl
         more_s = training.wait_for(lambda a=at: training.env_steps() > a + 2000, 60, f"steps after the new {role}")
         print(f"{worker}: back after {took_s:.1f} s, 2000 env steps later after {more_s:.1f} s more")
         assert set(training.workers(worker)) != before
+        (policy_worker,) = training.workers("PolicyWorker")
+        seen |= ports(policy_worker)
+        assert memories(policy_worker) == 2, "one for each actor worker, none of those that died"
+        assert [memories(actor) for actor in training.workers("ActorWorker")] == [1, 1]
+        assert training.records()[-1]["inference/shared_memory_clients"] == 2
     training.send(signal.SIGTERM)
     assert training.wait(60) == 143
     last = training.records()[-1]
@@ -51,3 +80,6 @@ def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callabl
     steps = [record["env_steps"] for record in training.records()]
     assert steps == sorted(steps)
     print(f"nothing left after {training.assert_nothing_is_left():.1f} s")
+    assert seen
+    assert not seen & ports()
+    assert not [path for path in Path("/dev/shm").iterdir() if "srl_ray" in path.name]
