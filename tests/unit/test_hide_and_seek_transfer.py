@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.contract import check_contract
 from srl_ray.envs.hide_and_seek import make_block
 from srl_ray.envs.hide_and_seek.block import TASKS
 from srl_ray.envs.hide_and_seek.config import BAR_X_SIZE, GRID
@@ -93,6 +95,12 @@ def test_an_environment_plays_the_same_in_blocks_of_any_size(task: str) -> None:
         np.testing.assert_array_equal(one.reward[0], four.reward[0])
         actions = rng.integers(0, [11, 11, 11, 2, 2], size=(4, 1, 5))
         one, four = small.step(actions[:1]), large.step(actions)
+
+
+@pytest.mark.parametrize("task", TRANSFER)
+def test_a_task_keeps_the_contract_of_blocks(task: str) -> None:
+    factory = "srl_ray.envs.hide_and_seek:make_block"
+    check_contract(EnvConfig(factory=factory, envs_per_block=2, kwargs={"task": task, "horizon": 10}))
 
 
 def test_an_unknown_task_is_named_with_the_known_ones() -> None:
