@@ -29,7 +29,7 @@ from srl_ray.config import ExperimentConfig, from_mapping
 from srl_ray.evaluation.evaluator import evaluate
 from srl_ray.evaluation.loading import SavedRun, find_saved_run, load_policy, use_one_thread
 from srl_ray.models.policy import ActResult, Policy, Tensors
-from srl_ray.plotting.curves import TEAM_COLORS, align, decorate, mean_over_runs, new_figure, save_figure
+from srl_ray.plotting.curves import LABEL_COLORS, align, decorate, mean_over_runs, new_figure, save_figure
 from srl_ray.plotting.records import read_records
 
 HERE = Path(__file__).parent
@@ -51,7 +51,6 @@ KEPT = 12
 NUM_ENVS = 32
 IS_HIDER, PREPARED = 8, 9
 """Columns of an agent's features: its team, and the share of the preparation that is over."""
-COLORS = {"seekers": TEAM_COLORS["seekers"], "hiders": TEAM_COLORS["hiders"]}
 
 
 def main() -> int:
@@ -182,10 +181,7 @@ def checkpoint_matches(run: SavedRun, config: ExperimentConfig, initial: Policy,
     """Each team of some checkpoints against the other team before training, over the course of the run."""
     folders = sorted((run.directory / "checkpoints").glob("step_*"))
     picked = sorted({round(index) for index in np.linspace(0, len(folders) - 1, KEPT)})
-    rows: dict[str, list[float]] = {"env_steps": [0.0], "seekers": [], "hiders": []}
-    start = play(config, initial, initial, episodes)["seekers_return"]
-    rows["seekers"].append(start)
-    rows["hiders"].append(start)
+    rows: dict[str, list[float]] = {"env_steps": [], "seekers": [], "hiders": []}
     for folder in (folders[index] for index in picked):
         saved = find_saved_run(folder)
         policy = load_policy(saved, config.policy, config.env, seed=config.run.seed)
@@ -245,29 +241,31 @@ def interval(values: list[float]) -> tuple[float, float]:
 def draw(seeds: list[dict[str, Any]], path: Path) -> Path:
     """Self-play and cross-play over the course of training: mean over the seeds and its 95 % confidence band."""
     figure = new_figure(15.0, 3.6, f"hide-and-seek, {len(seeds)} seeds: mean and its 95 % confidence band")
-    panels = figure.subplots(1, 3)
-    decorate(panels[0], "self-play: seekers' return per episode")
-    band(panels[0], "seekers", [np.array(seed["curves"]["seeker_return"]).T for seed in seeds], COLORS["seekers"])
-    decorate(panels[1], "self-play: share of main steps with a hider seen")
-    band(panels[1], "seen", [np.array(seed["curves"]["hiders_seen_fraction"]).T for seed in seeds], COLORS["seekers"])
-    decorate(panels[2], "cross-play: seekers' return")
+    returns, seen, cross = figure.subplots(1, 3)
+    decorate(returns, "self-play: seekers' return per episode")
+    decorate(seen, "self-play: share of main steps with a hider seen")
+    decorate(cross, "cross-play: seekers' return per episode")
+    for axes, key in ((returns, "seeker_return"), (seen, "hiders_seen_fraction")):
+        runs = [np.array(seed["curves"][key]).T for seed in seeds]
+        band(axes, "", *align([(run[0], run[1]) for run in runs]), LABEL_COLORS["seekers"])
+    last = min(seed["checkpoints"]["env_steps"][-1] for seed in seeds)
+    steps = np.linspace(0, last, KEPT)
     for team, label in (
         ("seekers", "trained seekers v initial hiders"),
         ("hiders", "initial seekers v trained hiders"),
     ):
-        points = [np.array([seed["checkpoints"]["env_steps"], seed["checkpoints"][team]]) for seed in seeds]
-        band(panels[2], label, points, COLORS[team])
-    panels[2].legend(fontsize=8, frameon=False, loc="best")
-    for axes in panels:
+        values = [np.interp(steps, seed["checkpoints"]["env_steps"], seed["checkpoints"][team]) for seed in seeds]
+        band(cross, label, steps, np.array(values), LABEL_COLORS[team])
+    cross.legend(fontsize=8, frameon=False, loc="best")
+    for axes in (returns, seen, cross):
         axes.set_xlabel("environment steps", fontsize=8)
     return save_figure(figure, path)
 
 
-def band(axes: Any, label: str, points: list[np.ndarray], color: str) -> None:
-    x, values = align([(run[0], run[1]) for run in points])
+def band(axes: Any, label: str, x: np.ndarray, values: np.ndarray, color: str) -> None:
+    """Args: `values`: [R, K], a row per seed."""
     mean, half_width = mean_over_runs(values)
-    for run in values:
-        axes.plot(x, run, color=color, alpha=0.25, linewidth=0.7)
+    axes.plot(x, values.T, color=color, alpha=0.25, linewidth=0.7)
     axes.fill_between(x, mean - half_width, mean + half_width, color=color, alpha=0.18, linewidth=0)
     axes.plot(x, mean, color=color, linewidth=1.8, label=label)
 
