@@ -36,7 +36,8 @@ class Reward:
         hiders = int(episodes.is_hider.sum())
         self.is_seen = np.asarray(sees[:, hiders:, :hiders].any(axis=(1, 2)))
         low, high = episodes.legal_area[:, None, :2], episodes.legal_area[:, None, 2:]
-        is_out = np.asarray((np.abs(pose[..., :2] - (low + high) / 2) > (high - low) / 2).any(axis=2))
+        is_beyond = np.abs(pose[..., :2] - (low + high) / 2) > (high - low) / 2
+        is_out = is_beyond[..., 0] | is_beyond[..., 1]
         self.is_agent_out = is_out[:, :agents] & episodes.present
         if self._kind == "joint_zero_sum":
             hiders_reward = np.where(self.is_seen, -1.0, 1.0)[:, None]
