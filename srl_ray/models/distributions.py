@@ -64,19 +64,15 @@ class MultiCategorical:
         """
         noise = torch.empty_like(logits).exponential_(generator=generator)
         # A zero would turn into +inf and could lift an illegal action above the legal ones.
-        gumbel = noise.clamp_min_(1e-30).log_().neg_().masked_fill_(deterministic.unsqueeze(-1), 0.0)
-        perturbed = gumbel.add_(logits)
-        action = torch.cat([part.argmax(-1) for part in self._split(perturbed)], -1)
-        return action, self.log_prob(logits, action)
-
-    def log_prob(self, logits: Tensor, action: Tensor) -> Tensor:
-        """Log-probability [...] of actions int64 [..., k]."""
-        total: Tensor | None = None
-        for part, chosen in zip(self._split(logits), self._split_action(action), strict=True):
-            log_p = part.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).sum((-2, -1))
-            total = log_p if total is None else total + log_p
-        assert total is not None
-        return total
+        anti_gumbel = noise.clamp_min_(1e-30).log_().masked_fill_(deterministic.unsqueeze(-1), 0.0)
+        actions, log_probs = [], []
+        for part, perturbed in zip(self._split(logits), self._split(logits - anti_gumbel), strict=True):
+            chosen = perturbed.argmax(-1, keepdim=True)
+            actions.append(chosen.squeeze(-1))
+            log_probs.append(part.log_softmax(-1).gather(-1, chosen).sum((-2, -1)))
+        if len(actions) == 1:
+            return actions[0], log_probs[0]
+        return torch.cat(actions, -1), torch.stack(log_probs).sum(0)
 
     def log_prob_entropy(self, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [...] of actions int64 [..., k] and entropy [...]."""
@@ -125,8 +121,8 @@ class DiagonalGaussian:
     ) -> tuple[Tensor, Tensor]:
         """Actions float [n, k] (the mean where deterministic bool [n]) and their log-probabilities [n]."""
         noise = torch.empty_like(mean).normal_(generator=generator).masked_fill_(deterministic.unsqueeze(-1), 0.0)
-        action = mean + log_std.exp() * noise
-        return action, self.log_prob(mean, log_std, action)
+        action = torch.addcmul(mean, log_std.exp(), noise)
+        return action, (-0.5 * noise.square() - (log_std + 0.5 * _LOG_2PI)).sum(-1)
 
     def log_prob(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
         """Log-density [...] of actions [..., k]."""
