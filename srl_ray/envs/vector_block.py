@@ -105,6 +105,7 @@ class VectorBlock:
         self._is_started = False
         self._seed = 0
         self._rebuilds = 0
+        self._nobody = np.zeros(count, np.bool_)
         self._present = np.zeros(count, np.bool_)
         self._waiting = np.zeros(count, np.bool_)  # NEXT_STEP: ended in the previous step
         self._skipped = np.zeros(count, np.bool_)  # episode dropped, its environment still in it
@@ -181,10 +182,15 @@ class VectorBlock:
     def _digest(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: Mapping[str, Any]
     ) -> BlockStep:
+        self._obs.write_all(self._rows, obs)
+        ended = terminated | truncated
+        if self._present.all() and not ended.any() and self._is_finite(reward):
+            self._lengths += 1
+            self._returns += reward
+            return self._answer(self._nobody, reward, self._nobody, self._nobody, [], [])
         acting = self._present.copy()
         restarted = self._waiting.copy()
-        ended = (terminated | truncated) & ~restarted
-        self._obs.write_all(self._rows, obs)
+        ended &= ~restarted
 
         reward = np.where(acting, reward, 0.0)
         bad = self._find_bad_rewards(reward)
@@ -299,7 +305,7 @@ class VectorBlock:
         final_lanes: list[int],
         episodes: list[EpisodeRecord],
     ) -> BlockStep:
-        nothing = np.zeros(self.spec.num_envs, np.bool_)
+        nothing = self._nobody
         present = self._present[:, None].copy()
         if self._mask_check is not None:
             self._mask_check.look_at_masks(self._present, self._lengths)
@@ -316,6 +322,12 @@ class VectorBlock:
         )
 
     # ------------------------------------------------------------------------------------------------------ faults
+
+    def _is_finite(self, reward: np.ndarray) -> bool:
+        """Rewards and all observations."""
+        return bool(np.abs(reward).max() <= MAX_FLOAT32) and all(
+            np.isfinite(self._rows[name]).all() for name in self._obs.float_fields
+        )
 
     def _find_bad_rewards(self, reward: np.ndarray) -> dict[int, str]:
         is_bad = ~(np.abs(reward) <= MAX_FLOAT32)
