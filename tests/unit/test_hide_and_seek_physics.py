@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from srl_ray.envs.hide_and_seek import HideAndSeekBlock, make_block, physics
+from srl_ray.envs.hide_and_seek.staging import Stage
+from srl_ray.envs.hide_and_seek.walls import outer_walls
 
 pytestmark = pytest.mark.unit
 
@@ -61,6 +63,18 @@ def test_the_simulators_warning_alone_fails_a_simulation(
     assert np.isfinite(block.physics.pose).all()
     assert np.isfinite(block.physics.velocity).all()
     assert not block.physics.step()[:2].any()
+
+
+@pytest.mark.parametrize("name", ["hider_0", "box_1", "ramp_0"])
+def test_what_passes_a_walled_border_ends_the_episode_and_what_leaves_an_open_field_does_not(name: str) -> None:
+    for is_walled in (True, False):
+        stage = Stage(make_block(1, prep_fraction=0.0))
+        walls = outer_walls() if is_walled else ()
+        stage.start(hiders=[(1, 1)], seekers=[(5, 5)], boxes=[(2, 2), (4, 4)], ramps=[(3, 3)], walls=walls)
+        assert not stage.step().episodes
+        stage.pose(name)[0] = 6.3
+        answer = stage.step()
+        assert [record.discarded for record in answer.episodes] == ([True] if is_walled else [])
 
 
 def test_a_staggered_start_spreads_the_ends_of_episodes_once_and_for_all() -> None:

@@ -36,7 +36,8 @@ Deliberate differences to the published code:
 - An agent's footprint at placement includes its arms, so that nothing overlaps at the start (there: 3 cm too narrow).
 - Team sizes are redrawn for every episode; absent agents keep their slot but have no observation.
 - Team mates are listed by slot, absent ones included (there: present ones first); attention does not mind.
-- A simulation that MuJoCo warns about, or in which something exceeds 30 m/s, ends as truncated, is marked as discarded,
+- A simulation that MuJoCo warns about, or in which something exceeds 20 m/s or passes a walled border, ends as
+  truncated, is marked as discarded,
   and starts afresh.
 - Random numbers come from one generator per environment; ties among lockers from a hash of the episode's key.
 - The default integration is Euler with 10 substeps of 7.5 ms; the preset "faithful" is the original's 15 of 5 ms.

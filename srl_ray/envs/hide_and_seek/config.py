@@ -170,7 +170,7 @@ class HideAndSeekConfig:
         max_hiders: Agent slots of the hiders; fixes the agent ids and the observation's shape.
         max_seekers: Agent slots of the seekers.
         preset: Integration: "faithful" (Euler, 15 substeps of 5 ms, as the original), "default" (Euler, 10 of 7.5 ms)
-            or "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, shorter pushes, stickier grabs, and arms
+            or "fast" (MuJoCo's discrete integrator, 5 of 15 ms: softer locks, stickier grabs, and arms
             that are seen but do not collide).
         horizon: Steps of an episode; None takes the scenario's (240, quadrants 80) times `map_scale`.
         prep_fraction: Share of the horizon in which seekers are frozen and nobody is rewarded.

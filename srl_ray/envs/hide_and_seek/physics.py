@@ -17,7 +17,7 @@ from srl_ray.envs.hide_and_seek.layout import Layout
 from srl_ray.envs.hide_and_seek.model import make_model
 from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
 
-MAX_SPEED = 30.0
+MAX_SPEED = 20.0
 """m/s; what moves faster has been flung by a broken contact. Sound play stays below 16."""
 PARKED_GROUP = 3
 """Geom group of what an episode does not use; rays leave it out."""
@@ -69,6 +69,8 @@ class Physics:
         self._wall_geoms = [self.model.geom(f"wall_{i}").id for i in range(config.max_walls)]
         self._cylinder_geoms = [self.model.geom(f"cylinder_{i}").id for i in range(config.num_cylinders)]
         self._parked = self._parking_lot()
+        self._middle = np.zeros((num_envs, 1, 1))  # of the floor, on both axes
+        self._border = np.full((num_envs, self.num_bodies, 1), np.inf)  # how far from it a body can be, if walled in
         self._warnings_before = self.batch.warning[:, :, 1].sum(axis=1)
 
     def step(self) -> np.ndarray:
@@ -76,8 +78,8 @@ class Physics:
 
         Returns:
             bool [E]; simulations that failed: MuJoCo warned (among others of non-finite numbers, after which it has
-            reset them by itself), raised, or left a state that is non-finite or faster than `MAX_SPEED`, which MuJoCo
-            does not warn about. Their state is to be thrown away.
+            reset them by itself), raised, or left a state that MuJoCo does not warn about but cannot be: non-finite,
+            faster than `MAX_SPEED`, or beyond the outer walls. Their state is to be thrown away.
         """
         failed = np.zeros(len(self.pose), bool)
         try:
@@ -87,7 +89,8 @@ class Physics:
         failed |= self.batch.warning[:, :, 1].sum(axis=1) != self._warnings_before
         is_slow = np.abs(self.velocity[..., :3]).max(axis=(1, 2)) <= MAX_SPEED  # false for NaN
         is_finite = np.isfinite(self.pose).all(axis=(1, 2)) & np.isfinite(self.velocity).all(axis=(1, 2))
-        failed |= ~(is_slow & is_finite)
+        is_beyond = np.abs(self.pose[..., :2] - self._middle) > self._border
+        failed |= ~(is_slow & is_finite) | is_beyond.any(axis=(1, 2))
         return failed
 
     def reset(self, ids: np.ndarray, layouts: list[Layout], slots: list[np.ndarray]) -> None:
@@ -142,6 +145,8 @@ class Physics:
         is_used[1 + present] = True
         is_used[1 + agents : 1 + agents + len(layout.boxes)] = True
         is_used[1 + agents + boxes : 1 + agents + boxes + len(layout.ramps)] = True
+        self._middle[sim] = layout.floor_size / 2
+        self._border[sim, :, 0] = np.where(is_used[1:] & layout.has_outer_walls, layout.floor_size / 2, np.inf)
         self._geom_group[sim] = np.where(is_used[self._geom_body], 0, PARKED_GROUP)
         self._geom_group[sim, self._wall_geoms[built:]] = PARKED_GROUP
         self._sleep_policy[sim, :agents] = np.where(is_used[1 : 1 + agents], NEVER, ALLOWED)
