@@ -37,8 +37,7 @@ Deliberate differences to the published code:
 - Team sizes are redrawn for every episode; absent agents keep their slot but have no observation.
 - Team mates are listed by slot, absent ones included (there: present ones first); attention does not mind.
 - A simulation that MuJoCo warns about, or in which something exceeds 20 m/s or passes a walled border, ends as
-  truncated, is marked as discarded,
-  and starts afresh.
+  truncated, is marked as discarded, and starts afresh.
 - Random numbers come from one generator per environment; ties among lockers from a hash of the episode's key.
 - The default integration is Euler with 10 substeps of 7.5 ms; the preset "faithful" is the original's 15 of 5 ms.
   In the preset "fast" the agents' arms do not collide.
