@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import ray
 
 import srl_ray
-from srl_ray.core.types import BlockSpec
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.factory import make_block
 from srl_ray.models.config import ActorCriticConfig, HideAndSeekPolicyConfig, PolicyConfig
-from srl_ray.models.factory import make_policy
-from srl_ray.param_server.client import ParameterClient
-from srl_ray.param_server.service import start_parameter_service
-from srl_ray.param_server.weights import snapshot
-from srl_ray.policy.config import PolicyWorkersConfig
-from srl_ray.policy.worker import PolicyWorker, PolicyWorkerSettings
-from srl_ray.streams.inference import InferenceReply, InferenceRequest, PolicySignature
-from srl_ray.streams.remote import Connector, RemoteInference
+from srl_ray.streams.inference import InferenceReply, InferenceRequest
+from tests.behaviour.serving import Serving, ask, request
 
 pytestmark = [pytest.mark.behaviour, pytest.mark.timeout(120)]
 
@@ -37,57 +28,6 @@ def local_ray() -> Iterator[None]:
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
-
-
-class Serving:
-    """A policy worker with weights of version 0, and clients of it."""
-
-    def __init__(self, spec: BlockSpec, policy: PolicyConfig, **workers: Any) -> None:
-        self.spec = spec
-        self._policy = make_policy(policy, spec.group.obs, spec.group.action, 5)
-        namespace = uuid.uuid4().hex
-        self._service = start_parameter_service(namespace)
-        self._parameters = ParameterClient(namespace, "main")
-        settings = PolicyWorkerSettings(0, 0, 1, PolicyWorkersConfig(count=1, **workers), policy, namespace, "main")
-        make_remote: Any = ray.remote(PolicyWorker)
-        self.handle = make_remote.options(num_cpus=0.5, max_concurrency=100).remote(settings)
-        self.signature: PolicySignature = ray.get(self.handle.setup.remote(spec), timeout=60)
-        self.running = self.handle.run.remote()
-        self.publish(0)
-
-    def publish(self, version: int) -> None:
-        self._parameters.publish(snapshot(self._policy), epoch=0, version=version)  # type: ignore[arg-type]
-
-    def client(self, transport: str, index: int = 0, slots: int = 1) -> RemoteInference:
-        capacity = 2 * self.spec.num_lanes
-        how = {"slots": slots, "capacity": capacity, "transport": transport}
-        connector = Connector(index, 0, self.spec.group.obs, self.signature, **how)
-        return RemoteInference(index, 0, connector, self.handle, self.signature)
-
-    def report(self) -> Any:
-        return ray.get(self.handle.report.remote(), timeout=10)
-
-    def end(self) -> None:
-        ray.get(self.handle.stop.remote(), timeout=10)
-        ray.get(self.running, timeout=10)
-        for handle in (self.handle, self._service):
-            ray.kill(handle)
-
-
-def request(serving: Serving, rows: int, seed: int, *, deterministic: bool = True) -> InferenceRequest:
-    rng = np.random.default_rng(seed)
-    obs = {
-        name: (rng.random((rows, *spec.shape)) * 4).astype(spec.dtype) for name, spec in serving.spec.group.obs.items()
-    }
-    state = rng.random((rows, serving.signature.state_size)).astype(np.float32)
-    return InferenceRequest(obs, state, rng.random(rows) < 0.2, np.full(rows, deterministic))
-
-
-def ask(client: RemoteInference, asked: InferenceRequest, slot: int = 0) -> InferenceReply:
-    client.post(slot, asked)
-    reply = client.take(slot, 30.0)
-    assert reply is not None
-    return reply
 
 
 def play(env: EnvConfig, policy: PolicyConfig, transport: str, steps: int) -> list[InferenceReply]:
@@ -104,7 +44,7 @@ def play(env: EnvConfig, policy: PolicyConfig, transport: str, steps: int) -> li
         replies.append(ask(client, asked))
         state = replies[-1].state
         step = block.step(replies[-1].action.reshape(*step.present.shape, -1))
-    assert serving.report().rows == steps * lanes
+    assert serving.report(steps * lanes).rows == steps * lanes
     client.close()
     serving.end()
     block.close()
@@ -144,7 +84,8 @@ def test_many_clients_of_both_kinds_get_their_own_answers(cartpole: Serving) -> 
     alone = cartpole.client("shared_memory")
     questions = [request(cartpole, rows, seed) for seed, rows in enumerate((1, 16, 7, 0, 8, 3))]
     expected = [ask(alone, question) for question in questions]
-    before = cartpole.report()
+    before = cartpole.report(sum(question.num_rows for question in questions))
+    total = 4 * 40 * sum(question.num_rows for question in questions) // 2
     wrong: list[str] = []
 
     def insist(index: int) -> None:
@@ -167,8 +108,8 @@ def test_many_clients_of_both_kinds_get_their_own_answers(cartpole: Serving) -> 
     for thread in threads:
         thread.join(60)
     assert not wrong
-    after = cartpole.report()
-    assert after.rows - before.rows == 4 * 40 * sum(q.num_rows for q in questions) // 2
+    after = cartpole.report(before.rows + total)
+    assert after.rows - before.rows == total
     assert after.batches - before.batches < 4 * 40 * 3, "nothing was ever joined"
     assert 0 < after.queue_s[0] < after.latency_s[0] <= after.latency_s[1]
     assert set(after.seconds) == {"wait", "gather", "weights", "compute", "reply", "processor"}
@@ -199,11 +140,11 @@ def test_a_minimum_batch_waits_for_others_but_not_for_ever() -> None:
         client.post(slot, request(serving, 8, slot))
     for slot in (0, 1):
         assert client.take(slot, 30.0) is not None
-    report = serving.report()
+    report = serving.report(16)
     assert (report.rows, report.batches) == (16, 1)
     assert report.latency_s[1] < 0.9
     ask(client, request(serving, 8, 0))
-    report = serving.report()
+    report = serving.report(24)
     assert (report.rows, report.batches) == (24, 2)
     assert report.queue_s[1] > 0.9
     client.close()
