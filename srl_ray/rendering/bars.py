@@ -32,8 +32,6 @@ from srl_ray.rendering.palette import (
 
 MARGIN = 16 * SCALE
 TRACK = (236, 234, 228)
-LEGEND_WIDTH = 592
-"""Width, in pixels, at which text and symbols have their full size; narrower frames have smaller ones."""
 
 
 def frame(
@@ -54,9 +52,8 @@ def frame(
     if outcome:
         _banner(image, style, outcome)
     if style.show_bars:
-        scale = min(1.0, style.size / LEGEND_WIDTH)
-        image.paste(_Bar(width, style.header, scale).header(world, seen), (0, 0))
-        image.paste(_Bar(width, style.footer, scale).legend(), (0, height - style.footer))
+        image.paste(_Bar(width, style.header, style.bar_scale).header(world, seen), (0, 0))
+        image.paste(_Bar(width, style.footer, style.bar_scale).legend(), (0, height - style.footer))
     return image
 
 
@@ -68,7 +65,7 @@ def is_hider_seen(world: Snapshot) -> bool:
 
 
 class _Bar:
-    """A white strip; everything on it is laid out for a frame of `LEGEND_WIDTH` and shrunk by `scale`."""
+    """A white strip; everything on it is laid out for a frame of full width and shrunk by `scale`."""
 
     def __init__(self, width: int, height: int, scale: float) -> None:
         self.size = (width, height)
@@ -187,7 +184,7 @@ class _Bar:
 
 
 def _banner(image: Image.Image, style: Style, outcome: str) -> None:
-    size = max(10, round(20 * min(1.0, style.size / LEGEND_WIDTH)))
+    size = max(10, round(20 * style.bar_scale))
     letters = font(size, True)
     length = letters.getlength(outcome)
     x, y = style.size / 2, style.header + 0.88 * style.size

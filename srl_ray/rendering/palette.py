@@ -25,6 +25,9 @@ SCALE = 2
 """Supersampling: what Pillow draws is drawn this many times larger and averaged down."""
 
 
+FULL_WIDTH = 592
+
+
 @dataclass(frozen=True)
 class Style:
     """What is drawn, and how large.
@@ -37,19 +40,24 @@ class Style:
         show_bars: Phase, score and legend.
     """
 
-    size: int = 592
+    size: int = FULL_WIDTH
     show_sight: bool = True
     show_lidar: bool = False
     show_seen: bool = True
     show_bars: bool = True
 
     @property
+    def bar_scale(self) -> float:
+        """Of the bars, whose words have their full size in frames of `FULL_WIDTH` and more."""
+        return min(1.0, self.size / FULL_WIDTH)
+
+    @property
     def header(self) -> int:
-        return 56 if self.show_bars else 0
+        return round(56 * self.bar_scale) if self.show_bars else 0
 
     @property
     def footer(self) -> int:
-        return 40 if self.show_bars else 0
+        return round(40 * self.bar_scale) if self.show_bars else 0
 
     @property
     def frame_size(self) -> tuple[int, int]:

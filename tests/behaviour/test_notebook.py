@@ -54,6 +54,7 @@ def test_the_notebook_runs_and_an_edited_environment_is_the_one_that_runs(tmp_pa
     assert "image/png" in kinds_of(cells, "draw_curves")
     assert "text/html" in kinds_of(cells, "render_episodes")
     assert "image/png" in kinds_of(cells, "film.sheet")
+    assert "image/gif" in kinds_of(cells, "draw_frames")
     corridor = text_of(cells, "corridor = srl_ray.run").splitlines()[-1]
     assert float(corridor.split(": ")[1].split()[0]) > 0.5, "one step to the goal pays 1: the edited class was used"
     assert "stop.env_steps=10000 reached" in text_of(cells, "print(result.reason)\n# again")
