@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +335,14 @@ def test_without_opengl_one_line_says_what_to_do(
     assert [record.message[:16] for record in caplog.records] == ["drawn from above"]
     with pytest.raises(ConfigError, match="view=3d is for hide_and_seek"):
         render_episodes(UNIFORM, EnvConfig(factory=Screen), tmp_path / "clip.mp4", view="3d")
+
+
+def test_a_missing_opengl_library_does_not_stop_the_command() -> None:
+    """MuJoCo loads what MUJOCO_GL names on import, and fails where it is missing; drawing from above needs none."""
+    program = "import os, srl_ray.render as render; render._import_mujoco(); print(os.environ['MUJOCO_GL'])"
+    environment = {**os.environ, "MUJOCO_GL": "osmesa"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "osmesa", done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------------- videos
