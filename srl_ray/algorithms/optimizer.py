@@ -35,7 +35,8 @@ class Optimizer:
             group["lr"] = learning_rate
 
     def zero_grad(self) -> None:
-        self._torch.zero_grad()
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def step(self, max_grad_norm: float | None) -> Tensor:
         """One step; returns the gradient's norm before clipping (a tensor, so that nothing waits for the device)."""
