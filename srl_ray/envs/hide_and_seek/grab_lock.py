@@ -22,14 +22,16 @@ def surface_distance(pose: np.ndarray, half_sizes: np.ndarray, num_agents: int) 
         half_sizes: [E, O, 3].
         num_agents: A.
     """
-    agents, objects = pose[:, :num_agents, None], pose[:, None, num_agents:]
-    x, y, z = (agents[..., axis] - objects[..., axis] for axis in range(3))
-    cos, sin = np.cos(objects[..., 3]), np.sin(objects[..., 3])
-    half = half_sizes[:, None]
-    beyond_x = np.maximum(np.abs(x * cos + y * sin) - half[..., 0], 0.0)
-    beyond_y = np.maximum(np.abs(y * cos - x * sin) - half[..., 1], 0.0)
-    beyond_z = np.maximum(np.abs(z) - half[..., 2], 0.0)
-    return np.sqrt(beyond_x * beyond_x + beyond_y * beyond_y + beyond_z * beyond_z)
+    places = np.ascontiguousarray(pose.transpose(2, 1, 0))  # simulations innermost, for long inner loops
+    half_x, half_y, half_z = np.ascontiguousarray(half_sizes.transpose(2, 1, 0))
+    objects = places[:, num_agents:]
+    x, y, z = places[:3, :num_agents, None] - objects[:3, None]  # each [A, O, E]
+    cos, sin = np.cos(objects[3]), np.sin(objects[3])
+    beyond_x = np.maximum(np.abs(x * cos + y * sin) - half_x, 0.0)
+    beyond_y = np.maximum(np.abs(y * cos - x * sin) - half_y, 0.0)
+    beyond_z = np.maximum(np.abs(z) - half_z, 0.0)
+    distance = np.sqrt(beyond_x * beyond_x + beyond_y * beyond_y + beyond_z * beyond_z)
+    return np.ascontiguousarray(distance.transpose(2, 0, 1))
 
 
 class Grabbing:
