@@ -71,7 +71,7 @@ class Batcher:
                 rows += request.num_rows
         if not batch:
             return [], IDLE_S
-        if rows < self._min_rows:
+        if max(rows, 1) < self._min_rows:  # a request may be empty, and then 1 row at least means no waiting
             left_s = min(request.arrived_s for request in batch) + self._max_wait_s - now_s
             if left_s > 0:
                 return [], left_s

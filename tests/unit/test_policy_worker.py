@@ -73,6 +73,11 @@ def test_a_small_batch_waits_for_others_until_its_deadline() -> None:
     assert made.next((0, 0), 20.1)[0] == [b, c]
 
 
+def test_an_empty_request_is_answered_at_once() -> None:
+    empty = Asked(0, arrived_s=10.0)
+    assert batcher([empty], max_wait_s=0.5).next((0, 0), 10.0)[0] == [empty]
+
+
 def test_requests_that_nobody_wants_any_more_are_dropped() -> None:
     a, b = Asked(1), Asked(1)
     made = batcher([a, b])
