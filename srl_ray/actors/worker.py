@@ -275,9 +275,11 @@ class ActorWorker:
         report, spec = self._report, slot.block.spec
         report.env_steps += slot.num_stepping
         report.frames += slot.num_stepping * spec.frame_skip
-        ended = (step.terminated | step.truncated).any(axis=1)
-        slot.num_stepping = spec.num_envs - int(np.count_nonzero(ended & ~step.present.any(axis=1)))
-        report.agent_steps += len(request.lanes) - int(request.value_only.sum())
+        slot.num_stepping = spec.num_envs
+        if request.num_acting < spec.num_lanes:
+            ended = (step.terminated | step.truncated).any(axis=1)
+            slot.num_stepping -= int(np.count_nonzero(ended & ~step.present.any(axis=1)))
+        report.agent_steps += request.num_acting
         if step.episodes:
             self._record(slot, step.episodes)
         self._seconds["rows"] += perf_counter() - begin

@@ -82,6 +82,9 @@ class InlineInference:
             derive_seed(self._noise.seed, "noise", self._noise.worker, first, self._sequence[first])
         )
         reply = act(self.policy, requests, self._generator, self.stamp)
+        if len(slots) == 1:
+            self._answered[first] = reply
+            return
         offset = 0
         for slot, request in zip(slots, requests):
             rows = slice(offset, offset + request.num_rows)
