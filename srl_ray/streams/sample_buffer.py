@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -304,23 +305,28 @@ class SampleBuffer:
         with self._changed:
             if not self.wait_ready(deadline_s) or self._closed:
                 return None
-            order = (lambda chunk: chunk.key) if self.sort else (lambda chunk: chunk.oldest_version)
-            self._chunks = deque(sorted(self._chunks, key=order))
+            self._chunks = deque(self._in_order(self._chunks))
             taken = [self._chunks.popleft() for _ in range(self.batch_chunks)]
             self._remove(taken)
             self.metrics.finished += len(taken)
             self._changed.notify_all()
             return taken
 
+    def peek(self, ahead: int) -> list[Chunk] | None:
+        """What `take` would return `ahead` versions from now if nothing else arrived; None: less than a batch."""
+        with self._changed:
+            usable = [chunk for chunk in self._chunks if self._is_usable(chunk, self._version + ahead)]
+            return None if len(usable) < self.batch_chunks else self._in_order(usable)[: self.batch_chunks]
+
+    def _in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        return sorted(chunks, key=(lambda chunk: chunk.key) if self.sort else (lambda chunk: chunk.oldest_version))
+
     def _is_ready(self) -> bool:
         self._expire()
         return len(self._chunks) >= self.batch_chunks
 
     def _expire(self) -> None:
-        if self.max_staleness is None:
-            return
-        oldest_allowed = self._version + self.reuse - 1 - self.max_staleness
-        expired = [c for c in self._chunks if c.oldest_version < oldest_allowed or not self._has_rows(c)]
+        expired = [chunk for chunk in self._chunks if not self._is_usable(chunk, self._version)]
         if expired:
             dropped = set(map(id, expired))
             self._chunks = deque(c for c in self._chunks if id(c) not in dropped)
@@ -330,9 +336,12 @@ class SampleBuffer:
                 self._count(chunk.producer, -1)
             self._changed.notify_all()
 
-    @staticmethod
-    def _has_rows(chunk: Chunk) -> bool:
-        return bool(chunk.message.trained_rows[chunk.column] > 0)
+    def _is_usable(self, chunk: Chunk, version: int) -> bool:
+        """Its last use, if the first follows `version`, is not too stale, and something in it is trained."""
+        if self.max_staleness is None:
+            return True
+        staleness = version + self.reuse - 1 - chunk.oldest_version
+        return staleness <= self.max_staleness and bool(chunk.message.trained_rows[chunk.column] > 0)
 
     def _remove(self, chunks: list[Chunk]) -> None:
         self.metrics.waiting -= len(chunks)

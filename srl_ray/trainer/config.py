@@ -15,6 +15,8 @@ class TrainersConfig:
         synchronous training; null switches the gate off.
     buffer_chunks: Capacity of each sample buffer in chunks; null: chosen from batch_chunks.
     buffer_bytes: Capacity of each sample buffer in bytes; null: 30 % of the object store.
+    prefetch: Assemble the next batch, and copy it to the accelerator, while one trains; null: on an accelerator only
+        (on a CPU the actor workers want the core that this takes).
     cpus: CPU share of a worker; null lets the placement plan choose. Above 1 it is also its number of math threads.
     gpus: GPUs of a worker, in (0, 1] or 0.
     collective_timeout_s: Deadline of a gradient reduction.
@@ -26,6 +28,7 @@ class TrainersConfig:
     max_staleness: int | None = 1
     buffer_chunks: int | None = None
     buffer_bytes: int | None = None
+    prefetch: bool | None = None
     cpus: float | None = None
     gpus: float = 0.0
     collective_timeout_s: float = 120.0

@@ -23,7 +23,7 @@ from srl_ray.param_server.weights import snapshot
 from srl_ray.streams.inference import PolicySignature
 from srl_ray.streams.sample_buffer import Chunk, ChunkMessage, Grant, Producer, SampleBuffer
 from srl_ray.trainer import process_group
-from srl_ray.trainer.batches import assemble, trained_rows
+from srl_ray.trainer.batches import Prefetcher, assemble, trained_rows
 from srl_ray.trainer.config import TrainersConfig
 
 _UPDATES_KEPT = 10_000
@@ -124,6 +124,7 @@ class TrainerWorker:
         )
         self._device = torch.device("cpu")
         self._algorithm: Algorithm | None = None
+        self._prefetcher: Prefetcher | None = None
         self._parameters = ParameterClient(settings.namespace, settings.policy_name)
 
     # ------------------------------------------------------------------------------------------------------- control
@@ -271,6 +272,8 @@ class TrainerWorker:
             return self.report(-1)
         finally:
             self._buffer.close()
+            if self._prefetcher is not None:
+                self._prefetcher.close()
             process_group.leave()
 
     def _next_chunks(self) -> list[Chunk] | None:
@@ -290,7 +293,7 @@ class TrainerWorker:
         begin = perf_counter()
         versions = np.array([chunk.oldest_version for chunk in chunks])
         rows = trained_rows(chunks)
-        batch = assemble(chunks, self._device)
+        batch = self._batch_of(chunks)
         chunks.clear()  # the batch is a copy: the chunks' shared memory is free again
         self._seconds["assemble"] += perf_counter() - begin
         for use in range(self.settings.trainers.reuse):
@@ -309,6 +312,18 @@ class TrainerWorker:
             self._publish()
             self._buffer.set_version(self.version)
             self._seconds["publish"] += perf_counter() - updated
+
+    def _batch_of(self, chunks: list[Chunk]) -> dict[str, torch.Tensor]:
+        """Assemble them, and begin with the next batch if it is there already: it will be trained after this one."""
+        config = self.settings.trainers
+        if not (self._device.type == "cuda" if config.prefetch is None else config.prefetch):
+            return assemble(chunks, self._device)
+        self._prefetcher = self._prefetcher or Prefetcher(self._device)
+        batch = self._prefetcher.batch_of(chunks)
+        following = self._buffer.peek(ahead=config.reuse)
+        if following is not None:
+            self._prefetcher.foresee(following)
+        return batch
 
     def _current_progress(self) -> float:
         """In deterministic mode from the rows trained, which do not depend on when the driver looks."""
