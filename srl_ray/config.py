@@ -93,6 +93,11 @@ class ExperimentConfig:
                 f"policy_workers.gpus={self.policy_workers.gpus} has no effect: there are no policy workers "
                 "(policy_workers.count=0)."
             )
+        if self.policy_workers.transport != "auto" and not self.policy_workers.count:
+            notes.append(
+                f"policy_workers.transport={self.policy_workers.transport} has no effect: there are no policy workers "
+                "(policy_workers.count=0)."
+            )
         if self.env.factory is not None and self.env.id:
             notes.append(f"env.id={self.env.id!r} has no effect: env.factory makes the environments.")
         budget = self.chunks_under_way

@@ -257,10 +257,27 @@ def test_deterministic_run_composes_when_its_needs_are_met() -> None:
 
 
 def test_options_without_effect_are_noted() -> None:
-    config = compose(["env.id=CartPole-v1", "actors.burn_in=4", "policy_workers.gpus=0.5", "env.envs_per_block=64"])
+    config = compose(
+        [
+            "env.id=CartPole-v1",
+            "actors.burn_in=4",
+            "policy_workers.gpus=0.5",
+            "env.envs_per_block=64",
+            "policy_workers.transport=ray",
+        ]
+    )
     text = " ".join(config.notes())
 
-    assert all(key in text for key in ("actors.burn_in", "policy_workers.gpus", "envs_per_block", "stop.env_steps"))
+    assert all(
+        key in text
+        for key in (
+            "actors.burn_in",
+            "policy_workers.gpus",
+            "policy_workers.transport",
+            "envs_per_block",
+            "stop.env_steps",
+        )
+    )
 
 
 def test_derived_numbers() -> None:
