@@ -57,6 +57,8 @@ class PPOConfig(AlgorithmConfig):
         normalize_advantage: none | batch | minibatch; z-score over the masked rows.
         epochs: Passes over each batch.
         minibatches: Pieces per pass, cut along chunks (recurrent) or rows (feed-forward).
+        microbatches: Pieces of each minibatch that go through the network one after the other, their gradients added:
+            the same step with less memory.
         recompute_advantage: Recompute values and advantages under the current weights before every epoch after the
             first; otherwise the values stored by the actor workers serve for all epochs.
         vtrace: Correct advantages by clipped importance weights (Espeholt et al. 2018).
@@ -76,6 +78,7 @@ class PPOConfig(AlgorithmConfig):
     normalize_advantage: str = "minibatch"
     epochs: int = 4
     minibatches: int = 4
+    microbatches: int = 1
     recompute_advantage: bool = False
     vtrace: bool = False
     target_kl: float | None = None
@@ -94,10 +97,9 @@ class PPOConfig(AlgorithmConfig):
             raise ValueError(
                 f"algorithm.normalize_advantage must be none, batch or minibatch, got {self.normalize_advantage!r}"
             )
-        if self.epochs < 1 or self.minibatches < 1:
-            raise ValueError(
-                f"algorithm.epochs and algorithm.minibatches must be >= 1, got {self.epochs} and {self.minibatches}"
-            )
+        for name in ("epochs", "minibatches", "microbatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algorithm.{name} must be >= 1, got {getattr(self, name)}")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -204,6 +204,28 @@ def test_an_epoch_takes_every_row_once(unit: str) -> None:
     assert max(sizes) - min(sizes) <= {"row": 1, "segment": 4, "chunk": 8}[unit]
 
 
+@pytest.mark.parametrize(
+    ("layout", "recurrent"), [(LAYOUT, "none"), (LAYOUT, "gru"), (ChunkLayout(4, 8, 2, 4), "lstm")], ids=str
+)
+def test_microbatches_change_the_memory_but_not_the_step(layout: ChunkLayout, recurrent: str) -> None:
+    results = []
+    for microbatches in (1, 3):
+        config = PPOConfig(microbatches=microbatches, epochs=2, minibatches=2)
+        policy, algorithm, collector = setup(config, ActorCriticConfig(recurrent=recurrent), layout=layout)
+        sizes: list[int] = []
+        evaluate = policy.evaluate
+        policy.evaluate = lambda batch, evaluate=evaluate, sizes=sizes: (
+            sizes.append(batch["mask"].numel()) or evaluate(batch)
+        )
+        results.append((algorithm.update(collector.batch(), 0.0), list(policy.parameters()), sizes))
+    (metrics, weights, sizes), (same_metrics, same_weights, smaller_sizes) = results
+    assert (len(sizes), len(smaller_sizes)) == (4, 12)
+    assert max(smaller_sizes) < max(sizes)
+    for one, other in zip(weights, same_weights, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+    assert metrics == pytest.approx(same_metrics, rel=1e-3, abs=1e-5)
+
+
 def test_schedules_follow_progress() -> None:
     config = PPOConfig(learning_rate=1e-3, learning_rate_end=0.0, entropy_cost=0.1, entropy_cost_end=0.0)
     policy, algorithm, collector = setup(config)

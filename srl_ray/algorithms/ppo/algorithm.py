@@ -186,14 +186,15 @@ class PPO:
         counts, means, stds = self._minibatch_statistics(data, minibatches, stats)
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=counts.device)
         for i, minibatch_units in enumerate(minibatches):
-            minibatch = data.take(minibatch_units)
-            minibatch["advantage"] = (minibatch["advantage"] - means[i]) / stds[i]
-            loss, row_sums = self._loss(minibatch, counts[i], entropy_cost)
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            for microbatch_units in minibatch_units.tensor_split(config.microbatches):
+                microbatch = data.take(microbatch_units)
+                microbatch["advantage"] = (microbatch["advantage"] - means[i]) / stds[i]
+                loss, row_sums = self._loss(microbatch, counts[i], entropy_cost)
+                loss.backward()  # type: ignore[no-untyped-call]
+                sums += row_sums
             self.collective.average_gradients(self.module)
             grad_norms.append(self.optimizer.step(config.max_grad_norm))
-            sums += row_sums
         return sums
 
     def _shuffle(self, units: Tensor) -> list[Tensor]:
@@ -227,7 +228,8 @@ class PPO:
         return count.float(), mean.float(), (std + ADVANTAGE_EPS).float()
 
     def _loss(self, minibatch: Tensors, count: Tensor, entropy_cost: float) -> tuple[Tensor, Tensor]:
-        """The loss, scaled so that the mean of gradients over ranks is that of the mean over all rows; sums [6]."""
+        """A part's share of the minibatch's loss, and sums [6]. The gradients of the parts add up, and their mean over
+        ranks is the gradient of the mean over all `count` rows."""
         config, mask = self.config, minibatch["mask"]
         evaluation = self.policy.evaluate(minibatch)
         # Rows outside the mask carry meaningless log-probabilities: cut them before exp can overflow.
