@@ -44,12 +44,12 @@ class Mlp(nn.Module):
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """tanh | relu | elu | gelu."""
+    """tanh | relu | elu | gelu; the result may take the argument's place."""
     match name:
         case "tanh":
-            return torch.tanh
+            return torch.tanh_
         case "relu":
-            return torch.relu
+            return torch.relu_
         case "elu":
             return nn.functional.elu
         case "gelu":
