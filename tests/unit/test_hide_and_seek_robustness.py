@@ -42,7 +42,7 @@ def test_random_play_stays_finite_slow_and_inside_the_border(preset: str, scenar
         if step % 4 == 0:
             actions = loading_actions(rng, block)
         answer = block.step(actions)
-        discarded += sum(record.discarded for record in answer.episodes)  # non-finite, warned about, above 20 m/s or beyond the border
+        discarded += sum(record.discarded for record in answer.episodes)  # see Physics.step
         held += (block.grabbing.held >= 0).sum()
         for name, field in answer.obs.items():
             assert np.isfinite(field).all(), name
