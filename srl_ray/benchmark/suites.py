@@ -11,6 +11,11 @@ ABLATION: Mapping[str, tuple[str, ...]] = {
     "remote inference, ring of 1": ("layout=remote", "actors.ring_size=1"),
     "remote inference, ring of 2": ("layout=remote", "actors.ring_size=2"),
     "remote inference, ring of 4": ("layout=remote", "actors.ring_size=4"),
+    "remote inference, ring of 2, Ray calls": (
+        "layout=remote",
+        "actors.ring_size=2",
+        "policy_workers.transport=ray",
+    ),
     "single environments in place of blocks": ("env.envs_per_block=1", "actors.ring_size=16"),
     "synchronous (staleness 0)": ("trainers.max_staleness=0",),
     "staleness 4": ("trainers.max_staleness=4",),

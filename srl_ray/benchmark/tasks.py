@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from srl_ray.config import ExperimentConfig, compose
 from srl_ray.core.errors import ConfigError
 
 COMMON = (
-    "env.envs_per_block=16",
     "actors.sample_steps=128",
-    "trainers.batch_chunks=16",
     "algorithm=ppo",
     "algorithm.epochs=1",
-    "algorithm.minibatches=4",
     "algorithm.discount=0.99",
     "algorithm.gae_lambda=0.95",
     "algorithm.clip_eps=0.1",
@@ -20,29 +19,50 @@ COMMON = (
     "algorithm.value_cost=0.5",
     "algorithm.max_grad_norm=0.5",
 )
-"""16 environments, rollouts of 128 steps, one epoch in minibatches of 512."""
+"""Rollouts of 128 steps and one epoch, in minibatches of 512."""
+NARROW, WIDE = 16, 64
+"""Environments of all actor workers together."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Attributes:
+    overrides: What sets it apart.
+    actor_workers: Over which its environments are spread: two where the environments are what limits a run.
+    """
+
+    overrides: tuple[str, ...]
+    actor_workers: int = 1
+
 
 TASKS = {
-    "cartpole": ("env.id=CartPole-v1", "env.vectorization=native", *COMMON),
-    "cheetah": ("env.id=HalfCheetah-v5", "policy.hidden=[64,64]", *COMMON),
-    "pong": ("env.id=ALE/Pong-v5", "env.vectorization=native", "env.kwargs.num_threads=1", *COMMON),
-    "hide_and_seek": ("experiment=hide_and_seek", "env.envs_per_block=8"),
+    "cartpole": Task(("env.id=CartPole-v1", "env.vectorization=native")),
+    "cheetah": Task(("env.id=HalfCheetah-v5", "policy.hidden=[64,64]"), actor_workers=2),
+    "pong": Task(("env.id=ALE/Pong-v5", "env.vectorization=native", "env.kwargs.num_threads=1")),
 }
-WIDE = ("env.envs_per_block=64", "trainers.batch_chunks=64", "algorithm.minibatches=16")
-"""64 environments with minibatches of the same size."""
+HIDE_AND_SEEK = ("experiment=hide_and_seek", "env.envs_per_block=8")
+NAMES = (*TASKS, *(f"{task}-wide" for task in TASKS), "hide_and_seek")
 
 
 def task_overrides(name: str) -> list[str]:
-    """Overrides of a task, by name; `-wide` behind it asks for 64 environments.
+    """Overrides of a task, by name; `-wide` behind it asks for 64 environments in place of 16.
 
     Raises:
         ConfigError: there is no such task.
     """
-    base, _, width = name.partition("-")
-    if base not in TASKS or width not in ("", "wide") or (width and base == "hide_and_seek"):
-        known = [*TASKS, *(f"{task}-wide" for task in TASKS if task != "hide_and_seek")]
-        raise ConfigError(f"no task {name!r}; there are {', '.join(known)}.")
-    return [*TASKS[base], *(WIDE if width else ())]
+    if name not in NAMES:
+        raise ConfigError(f"no task {name!r}; there are {', '.join(NAMES)}.")
+    if name == "hide_and_seek":
+        return list(HIDE_AND_SEEK)
+    task, environments = TASKS[name.removesuffix("-wide")], WIDE if name.endswith("-wide") else NARROW
+    return [
+        *task.overrides,
+        *COMMON,
+        f"actors.count={task.actor_workers}",
+        f"env.envs_per_block={environments // task.actor_workers}",
+        f"trainers.batch_chunks={environments}",
+        f"algorithm.minibatches={environments // 4}",
+    ]
 
 
 def task_config(name: str) -> ExperimentConfig:

@@ -11,7 +11,7 @@ from srl_ray.benchmark import results, suites
 from srl_ray.benchmark.__main__ import main
 from srl_ray.benchmark.intervals import estimate, ratio
 from srl_ray.benchmark.limits import PARTS, _rate
-from srl_ray.benchmark.tasks import TASKS, task_config, task_overrides
+from srl_ray.benchmark.tasks import NAMES, task_config, task_overrides
 from srl_ray.config import compose
 from srl_ray.core.errors import ConfigError
 
@@ -52,13 +52,16 @@ def test_ratio_of_two_groups():
     assert found.high <= 240 / 100
 
 
-@pytest.mark.parametrize("task", [*TASKS, "cartpole-wide"])
+@pytest.mark.parametrize("task", NAMES)
 def test_tasks_are_equal_in_rows_per_update(task: str):
     config = task_config(task)
     rows = config.trainers.batch_chunks * config.actors.sample_steps
-    assert rows == {"hide_and_seek": 48 * 80, "cartpole-wide": 8192}.get(task, 2048)
-    if task != "hide_and_seek":
+    if task == "hide_and_seek":
+        assert rows == 48 * 80
+    else:
+        assert rows == (8192 if task.endswith("-wide") else 2048)
         assert rows // config.algorithm.minibatches == 512
+        assert config.actors.count * config.env.envs_per_block == (64 if task.endswith("-wide") else 16)
 
 
 def test_an_unknown_task_is_refused_with_those_there_are():
