@@ -482,3 +482,20 @@ def test_food_is_placed_clear_of_everything_and_counted_per_episode() -> None:
     assert sum(record.summary["food_eaten"] for record in answer.episodes) >= eaten > 0
     assert (task.eaten == 0).all()
     assert (task.health == config.food_health).all()
+
+
+@pytest.mark.parametrize(
+    ("world", "complaint"),
+    [
+        ({"hiders": [(x, 1.0) for x in range(1, 5)]}, "4 hiders, but this block has room for 3; .*max_hiders"),
+        ({"boxes": [(1.0, 2.0), (2.0, 2.0), (3.0, 2.0)]}, "3 boxes, but this block has room for 2; .*num_boxes"),
+        ({"walls": outer_walls() * 3}, "12 walls, but this block has room for .*scenario"),
+    ],
+)
+def test_a_world_that_does_not_fit_is_refused_by_name(world: dict[str, object], complaint: str):
+    block = make_block(1, scenario="quadrant")
+    block.reset(seed=0)
+    layout = make_layout(**{"hiders": [(1.0, 1.0)], "seekers": [(5.0, 5.0)], **world})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=complaint):
+        block.start_in(0, layout)
+    assert block.step(np.zeros((1, 6, 5), np.int64)).present.any()

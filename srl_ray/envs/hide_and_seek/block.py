@@ -169,10 +169,30 @@ class HideAndSeekBlock:
         Args:
             env_index: Environment.
             layout: Its world; None draws one as usual.
+
+        Raises:
+            ValueError: the world has more of something than the config has room for.
         """
         assert self._rngs, "reset comes before start_in"
+        if layout is not None:
+            self._check_room(layout)
         self._begin_episodes(np.array([env_index]), None if layout is None else [layout])
         self.refresh()
+
+    def _check_room(self, layout: Layout) -> None:
+        config = self.config
+        for name, count, most, key in (
+            ("hiders", len(layout.hiders), config.max_hiders, "max_hiders"),
+            ("seekers", len(layout.seekers), config.max_seekers, "max_seekers"),
+            ("boxes", len(layout.boxes), config.box_range[1], "num_boxes"),
+            ("ramps", len(layout.ramps), config.ramps, "num_ramps"),
+            ("walls", len(layout.walls), config.max_walls, "scenario or num_rooms"),
+        ):
+            if count > most:
+                raise ValueError(
+                    f"the layout has {count} {name}, but this block has room for {most}; "
+                    f"give it another hide_and_seek.{key}"
+                )
 
     def refresh(self) -> None:
         """Bring sights, lidar and observations up to date after poses in `physics` were edited by hand."""
