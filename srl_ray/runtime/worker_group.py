@@ -16,6 +16,7 @@ import ray
 
 from srl_ray.core.errors import StreamError
 from srl_ray.placement.groups import Reservation
+from srl_ray.runtime.logging import setup_logging
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,10 +78,10 @@ def start_worker(
     make_remote: Any = ray.remote
     if is_asyncio(worker_class):
         actor_options["max_concurrency"] = options.max_concurrency
-        remote = make_remote(make_shell(worker_class, {}))
+        remote = make_remote(make_shell(worker_class, {}, role, index))
     else:
         members = {CONTROL: (options.control_threads, (*CONTROL_METHODS, *options.control_methods)), **options.groups}
-        shell = make_shell(worker_class, {group: methods for group, (_, methods) in members.items()})
+        shell = make_shell(worker_class, {group: methods for group, (_, methods) in members.items()}, role, index)
         remote = make_remote(concurrency_groups={group: threads for group, (threads, _) in members.items()})(shell)
     return remote.options(**actor_options).remote(*args, **kwargs)
 
@@ -115,19 +116,22 @@ def is_asyncio(worker_class: type) -> bool:
     )
 
 
-def make_shell(worker_class: type, groups: Mapping[str, Iterable[str]]) -> type:
-    """A class of the same name and methods that makes the worker where Ray constructs it.
+def make_shell(worker_class: type, groups: Mapping[str, Iterable[str]], role: str, index: int) -> type:
+    """A class of the same name and methods that makes the worker where Ray constructs it, and sets up its logging.
 
     Whoever is handed an actor's handle loads the actor's class. A shell names the worker's class and holds no reference
     to it, so that an actor worker with the handle of a trainer worker does not import torch.
 
     Args:
         groups: Concurrency group → its methods. Missing methods are left out.
+        role: In the worker's log lines.
+        index: The same.
     """
     group_of = {method: group for group, methods in groups.items() for method in methods}
     make = _maker(worker_class)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        setup_logging(role, index)
         self.worker = make()(*args, **kwargs)
 
     __init__.__signature__ = inspect.signature(worker_class.__init__)  # type: ignore[attr-defined, misc]

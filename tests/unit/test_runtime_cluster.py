@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -162,7 +163,7 @@ class Async:
 
 
 def test_a_shell_forwards_to_a_worker_made_where_the_shell_is_constructed():
-    shell = make_shell(Child, {"control": ("stop", "status")})
+    shell = make_shell(Child, {"control": ("stop", "status")}, "actor", 3)
     assert shell.__name__ == "Child"
     assert shell.stop.__ray_concurrency_group__ == "control"
     assert not hasattr(Child.stop, "__ray_concurrency_group__")
@@ -170,13 +171,25 @@ def test_a_shell_forwards_to_a_worker_made_where_the_shell_is_constructed():
     assert made.stop(hard=True) is False
     assert made.run() == "ran"
     assert isinstance(made.worker, Child)
-    assert is_asyncio(make_shell(Async, {}))
+    assert is_asyncio(make_shell(Async, {}, "actor", 0))
+
+
+def test_what_a_worker_logs_says_which_worker_it_was(capsys: pytest.CaptureFixture[str]):
+    logger = logging.getLogger("srl_ray")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    try:
+        make_shell(Child, {}, "actor", 3)()
+        logging.getLogger("srl_ray.streams.remote").info("hello")
+        assert capsys.readouterr().err.endswith("I actor 3 | hello\n")
+    finally:
+        logger.handlers, logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
 
 
 def test_loading_the_shell_of_a_trainer_worker_imports_no_torch():
     from srl_ray.trainer.worker import TrainerWorker
 
-    packed = ray.cloudpickle.dumps(make_shell(TrainerWorker, {"control": ("stop",)}))
+    packed = ray.cloudpickle.dumps(make_shell(TrainerWorker, {"control": ("stop",)}, "trainer", 0))
     code = "import sys, pickle; pickle.load(sys.stdin.buffer); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], input=packed, check=True, timeout=60)
 
