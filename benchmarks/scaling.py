@@ -1,7 +1,7 @@
 """What the cluster placements of hide-and-seek would do, from costs measured on this machine.
 
-    python -m srl_ray.train experiment=hide_and_seek layout=remote stop.seconds=120 run.dir=runs/remote
-    python benchmarks/scaling.py --run runs/remote --write docs/scaling.md
+    python -m srl_ray.train experiment=hide_and_seek stop.seconds=120 run.dir=runs/measured
+    python benchmarks/scaling.py --run runs/measured --write docs/scaling.md
 
 The run gives what an actor worker's core spends on an environment step (environment, rows, transport); here the
 published network's work per row is counted and timed. The table follows by the formulas of docs/scaling.md, which it
@@ -53,7 +53,7 @@ class Costs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="directory of a run with layout=remote")
+    parser.add_argument("--run", type=Path, required=True, help="directory of a run of hide_and_seek")
     parser.add_argument("--write", type=Path, help="replace the table in this Markdown file")
     args = parser.parse_args()
     costs = measure(args.run)

@@ -22,7 +22,7 @@ def cluster(cpu_nodes: int, gpu_nodes: int) -> list[NodeInfo]:
 @pytest.mark.parametrize(
     ("placement", "nodes", "workers"),
     [
-        ("rapid", (1, 2), {"trainer": 8, "policy_worker": 32, "actor": 240}),
+        ("rapid", (1, 2), {"trainer": 8, "policy_worker": 32, "actor": 140}),
         ("srl_unit", (1, 1), {"trainer": 1, "policy_worker": 8, "actor": 120}),
         ("srl_unit_inline", (1, 1), {"trainer": 1, "actor": 240}),
         ("srl_public", (4, 1), {"trainer": 4, "policy_worker": 32, "actor": 960}),
