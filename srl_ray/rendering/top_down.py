@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from srl_ray.envs.hide_and_seek.snapshot import SEEKERS, Snapshot
+from srl_ray.envs.hide_and_seek.transfer.blueprint import SITE_SIZE
 from srl_ray.rendering.bars import frame, is_hider_seen
 from srl_ray.rendering.geometry import Camera, cameras, heading, nearest_point, outlines, rectangle, sight
 from srl_ray.rendering.palette import (
@@ -69,7 +70,6 @@ def draw(
     return frame(view, snapshot, style, outcome=outcome, seen=seen)
 
 
-SITE_SIZE = 0.5
 ROUND = np.linspace(0, 2 * np.pi, 64, endpoint=False)
 
 

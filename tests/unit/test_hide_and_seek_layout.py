@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flood import reached_from
 
 from srl_ray.core.errors import ConfigError
 from srl_ray.envs.hide_and_seek import HideAndSeekConfig, make_block
@@ -95,18 +96,8 @@ def test_every_room_can_be_reached_when_the_border_is_walled(random_worlds: list
     walled = [world for world in random_worlds if world.has_outer_walls][:400]
     for world in walled:
         free = free_cells(FloorPlan(world.grid, world.walls))
-        reached = np.zeros_like(free)
-        reached[tuple(np.argwhere(free)[0])] = True
-        while True:
-            grown = reached.copy()
-            grown[1:] |= reached[:-1]
-            grown[:-1] |= reached[1:]
-            grown[:, 1:] |= reached[:, :-1]
-            grown[:, :-1] |= reached[:, 1:]
-            grown &= free
-            if (grown == reached).all():
-                break
-            reached = grown
+        first = np.argwhere(free)[0]
+        reached = reached_from(free, (int(first[0]), int(first[1])))
         assert (reached == free).all()
 
 

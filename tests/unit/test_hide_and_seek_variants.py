@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flood import reached_from
 
 from srl_ray.envs.hide_and_seek import HideAndSeekBlock, HideAndSeekConfig, make_block
 from srl_ray.envs.hide_and_seek.dice import Dice
@@ -55,21 +56,6 @@ def free_cells(plan: FloorPlan) -> np.ndarray:
 
 def inner(plan: FloorPlan) -> list[Wall]:
     return [wall for wall in plan.walls if not wall.is_outer]
-
-
-def reached_from(free: np.ndarray, cell: tuple[int, int]) -> np.ndarray:
-    reached = np.zeros_like(free)
-    reached[cell] = True
-    while True:
-        grown = reached.copy()
-        grown[1:] |= reached[:-1]
-        grown[:-1] |= reached[1:]
-        grown[:, 1:] |= reached[:, :-1]
-        grown[:, :-1] |= reached[:, 1:]
-        grown &= free
-        if (grown == reached).all():
-            return reached
-        reached = grown
 
 
 # --- floor plans ------------------------------------------------------------------------------------------------------

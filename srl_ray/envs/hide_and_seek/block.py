@@ -45,7 +45,7 @@ from srl_ray.envs.hide_and_seek.transfer import (
     Shelter,
     ShelterConfig,
 )
-from srl_ray.envs.hide_and_seek.walls import wall_height, wall_rectangle
+from srl_ray.envs.hide_and_seek.walls import wall_shapes
 
 NO_FORCE = MOVEMENT_LEVELS // 2
 PULL, LOCK = 3, 4
@@ -218,12 +218,13 @@ class HideAndSeekBlock:
         row_of_object = np.full(len(exists) + 1, -1)  # index -1 (nothing held) reads the last entry
         row_of_object[objects] = np.arange(len(objects))
         step = int(episodes.step[env_index])
+        walls, wall_heights = wall_shapes(layout.walls)
         return Snapshot(
             scenario=self.config.scenario,
             floor_size=layout.floor_size,
             legal_area=self.config.legal_area(layout.floor_size),
-            walls=np.array([wall_rectangle(wall) for wall in layout.walls]).reshape(-1, 4),
-            wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
+            walls=walls,
+            wall_heights=wall_heights,
             box_centres=object_pose[box, :3].copy(),
             box_yaws=object_pose[box, 3].copy(),
             box_sizes=layout.box_sizes.copy(),
@@ -296,10 +297,11 @@ class HideAndSeekBlock:
             rng = self._rngs[env]
             self.episodes.begin(int(env), layout, int(rng.integers(2**63)))
             present = self.episodes.present[env]
+            walls, wall_heights = wall_shapes(layout.walls)
             self.rays.set_world(
                 int(env),
-                walls=np.array([wall_rectangle(wall) for wall in layout.walls]).reshape(-1, 4),
-                wall_heights=np.array([wall_height(wall) for wall in layout.walls]),
+                walls=walls,
+                wall_heights=wall_heights,
                 box_sizes=layout.box_sizes,
                 exists=np.concatenate([present, self.episodes.exists[env]]),
                 cylinders=layout.cylinders,

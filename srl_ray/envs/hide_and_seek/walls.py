@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from srl_ray.envs.hide_and_seek.config import (
     CELL,
     GRID,
@@ -236,6 +238,12 @@ def wall_rectangle(wall: Wall) -> tuple[float, float, float, float]:
     if wall.axis == 0:
         return low, centre - half, high, centre + half
     return centre - half, low, centre + half, high
+
+
+def wall_shapes(walls: list[Wall]) -> tuple[np.ndarray, np.ndarray]:
+    """Rectangles [W, 4] as of `wall_rectangle`, and heights [W], m."""
+    rectangles = np.array([wall_rectangle(wall) for wall in walls]).reshape(-1, 4)
+    return rectangles, np.array([wall_height(wall) for wall in walls])
 
 
 def wall_height(wall: Wall) -> float:

@@ -7,31 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from srl_ray.envs.hide_and_seek.task import World
-from srl_ray.envs.hide_and_seek.transfer.lock_reward import LockReward
-from srl_ray.envs.hide_and_seek.transfer.single_agent import SingleAgentConfig, SingleAgentTask
+from srl_ray.envs.hide_and_seek.transfer.lock_reward import LockConfig, LockReward
+from srl_ray.envs.hide_and_seek.transfer.single_agent import SingleAgentTask
 
 HOME_RADIUS = 0.1
 """Horizontal distance within which the agent counts as back, m."""
 
 
 @dataclass(kw_only=True, slots=True)
-class LockAndReturnConfig(SingleAgentConfig):
-    """Six random rooms and one cube.
+class LockAndReturnConfig(LockConfig):
+    """Six random rooms and one cube. The published code's defaults are an unlock penalty of 7, a shaping of 0.25.
 
     Attributes:
-        lock_reward: For every box that becomes locked.
-        unlock_penalty: For every box that becomes unlocked (the published code's own default is 7).
-        shaping: Per metre nearer to the box, then to the starting point (the published code's own default is 0.25).
         home_reward: Per step at the starting point while all boxes are locked.
     """
 
     scenario: str = "randomwalls"
-    horizon: int | None = 120
     num_rooms: tuple[int, int] | None = (6, 6)
     num_boxes: tuple[int, int] | None = (1, 1)
-    lock_reward: float = 5.0
-    unlock_penalty: float = 5.0
-    shaping: float = 0.5
     home_reward: float = 1.0
 
 
@@ -48,13 +41,7 @@ class LockAndReturn(SingleAgentTask):
         self.home = np.zeros((num_envs, 2))
         self.is_home = np.zeros(num_envs, bool)
         self._home_reward = config.home_reward
-        self._locks = LockReward(
-            num_envs,
-            config.box_range[1],
-            lock_reward=config.lock_reward,
-            unlock_penalty=config.unlock_penalty,
-            shaping=config.shaping,
-        )
+        self._locks = LockReward(num_envs, config)
 
     def begin(self, world: World, ids: np.ndarray) -> None:
         self.home[ids] = world.physics.pose[ids, 0, :2]

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from srl_ray.envs.hide_and_seek.task import World
+from srl_ray.envs.hide_and_seek.transfer.single_agent import SingleAgentConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class LockConfig(SingleAgentConfig):
+    """Attributes:
+    lock_reward: For every box that becomes locked.
+    unlock_penalty: For every box that becomes unlocked.
+    shaping: Per metre nearer to the target.
+    """
+
+    horizon: int | None = 120
+    lock_reward: float = 5.0
+    unlock_penalty: float = 5.0
+    shaping: float = 0.5
 
 
 class LockReward:
@@ -20,11 +37,9 @@ class LockReward:
         target: int [E]; B for home.
     """
 
-    def __init__(
-        self, num_envs: int, num_boxes: int, *, lock_reward: float, unlock_penalty: float, shaping: float
-    ) -> None:
-        self._lock_reward, self._unlock_penalty, self._shaping = lock_reward, unlock_penalty, shaping
-        self.locked = np.zeros((num_envs, num_boxes), bool)
+    def __init__(self, num_envs: int, config: LockConfig) -> None:
+        self._config = config
+        self.locked = np.zeros((num_envs, config.box_range[1]), bool)
         self.target = np.zeros(num_envs, np.int64)
         self._distance = np.zeros(num_envs)
 
@@ -52,5 +67,6 @@ class LockReward:
         change = np.where(undone > 0, -distance, np.where(new > 0, self._distance, 0.0))
         nearer = np.where(target == self.target, self._distance - distance, change)
         self.locked, self.target, self._distance = locked.copy(), target, distance
-        reward: np.ndarray = self._lock_reward * new - self._unlock_penalty * undone + self._shaping * nearer
+        pay = self._config
+        reward: np.ndarray = pay.lock_reward * new - pay.unlock_penalty * undone + pay.shaping * nearer
         return reward

@@ -11,11 +11,10 @@ import numpy as np
 from srl_ray.envs.hide_and_seek.dice import Dice
 from srl_ray.envs.hide_and_seek.layout import Layout, rotating
 from srl_ray.envs.hide_and_seek.task import World
-from srl_ray.envs.hide_and_seek.transfer.lock_reward import LockReward
+from srl_ray.envs.hide_and_seek.transfer.lock_reward import LockConfig, LockReward
 from srl_ray.envs.hide_and_seek.transfer.single_agent import (
     AGENT,
     RAMP,
-    SingleAgentConfig,
     SingleAgentTask,
     Thing,
     draw_boxes,
@@ -25,13 +24,10 @@ from srl_ray.envs.hide_and_seek.walls import FloorPlan, three_rooms_plan
 
 
 @dataclass(kw_only=True, slots=True)
-class SequentialLockConfig(SingleAgentConfig):
+class SequentialLockConfig(LockConfig):
     """Three rooms without doors, a ramp in each, four cubes.
 
     Attributes:
-        lock_reward: For every box that becomes locked.
-        unlock_penalty: For every box that becomes unlocked.
-        shaping: Per metre nearer to the next box.
         all_locked_reward: Per step while all boxes are locked.
     """
 
@@ -39,12 +35,8 @@ class SequentialLockConfig(SingleAgentConfig):
 
     scenario: str = "var_tri"
     door_cells: int = 0
-    horizon: int | None = 120
     num_boxes: tuple[int, int] | None = (4, 4)
     num_ramps: int | None = 3
-    lock_reward: float = 5.0
-    unlock_penalty: float = 5.0
-    shaping: float = 0.5
     all_locked_reward: float = 1.0
 
 
@@ -56,13 +48,7 @@ class SequentialLock(SingleAgentTask):
     def __init__(self, num_envs: int, config: SequentialLockConfig) -> None:
         super().__init__(num_envs, config)
         self._all_locked_reward = config.all_locked_reward
-        self._locks = LockReward(
-            num_envs,
-            config.box_range[1],
-            lock_reward=config.lock_reward,
-            unlock_penalty=config.unlock_penalty,
-            shaping=config.shaping,
-        )
+        self._locks = LockReward(num_envs, config)
 
     def draw(self, rng: np.random.Generator) -> Layout:
         dice, config = Dice(rng), self.config
