@@ -29,6 +29,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from srl_ray.benchmark.results import replace_marked
 from srl_ray.envs.hide_and_seek import HideAndSeekBlock, HideAndSeekConfig
 from srl_ray.envs.hide_and_seek import block as block_module
 from srl_ray.envs.hide_and_seek.layout import draw_layout
@@ -337,12 +338,8 @@ def _show(line: str) -> None:
 
 def write_table(page: Path, name: str, table: str) -> None:
     """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown page."""
-    text = page.read_text()
-    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{page} has no place for the table {name!r}: expected one {begin.strip()} and one {end}")
-    head, rest = text.split(begin)
-    page.write_text(head + begin + table + end + rest.split(end)[1])
+    if not replace_marked(page, name, table):
+        raise SystemExit(f"{page} has no place for the table: expected <!-- {name} --> and <!-- /{name} -->")
 
 
 def main() -> None:

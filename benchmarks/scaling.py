@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +21,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from srl_ray import ExperimentConfig, compose
+from srl_ray.benchmark.results import replace_marked
 from srl_ray.envs.hide_and_seek import make_block
 from srl_ray.models.factory import make_policy
 
@@ -59,10 +59,8 @@ def main() -> None:
     costs = measure(args.run)
     text = report(costs)
     print(text)
-    if args.write:
-        page = args.write.read_text()
-        pattern = re.compile(r"(<!-- scaling -->\n).*?(\n<!-- /scaling -->)", re.DOTALL)
-        args.write.write_text(pattern.sub(lambda found: found[1] + text + found[2], page))
+    if args.write and not replace_marked(args.write, "scaling", text + "\n"):
+        raise SystemExit(f"{args.write} has no place for the table: expected <!-- scaling --> and <!-- /scaling -->")
 
 
 def measure(run: Path) -> Costs:

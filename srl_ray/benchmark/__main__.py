@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from srl_ray.benchmark import results, suites
 from srl_ray.benchmark.limits import measure_limits
@@ -62,7 +63,7 @@ def _main(argv: list[str]) -> int:
     for task in options["tasks"]:
         task_config(task)  # everything that is wrong is said before anything is measured
     if suite != "tables":
-        _measure(suite, options["tasks"], options, out)
+        _measure(suite, options)
     entries = results.load(out)
     if options["write"] is not None:
         written = results.write_tables(options["write"], entries)
@@ -72,10 +73,12 @@ def _main(argv: list[str]) -> int:
     return OK
 
 
-def _measure(suite: str, tasks: list[str], options: dict[str, object], out: Path) -> None:
+def _measure(suite: str, options: dict[str, Any]) -> None:
     """Repeat by repeat, so that variants take turns and a busy minute hits all of them."""
-    plan = [(task, variant, measure) for task in tasks for variant, measure in _variants(suite, task, options)]
-    repeats = int(str(options["repeats"]))
+    out, repeats = options["out"], options["repeats"]
+    plan = [
+        (task, variant, measure) for task in options["tasks"] for variant, measure in _variants(suite, task, options)
+    ]
     for repeat in range(repeats):
         for task, variant, measure in plan:
             done = [e for e in results.load(out) if (e.suite, e.task, e.variant) == (suite, task, variant)]
@@ -88,18 +91,17 @@ def _measure(suite: str, tasks: list[str], options: dict[str, object], out: Path
             print(f"{repeat + 1}/{repeats} {task} {variant} ({time.monotonic() - begin:.0f} s): {shown}", flush=True)
 
 
-def _variants(suite: str, task: str, options: dict[str, object]) -> list[tuple[str, Callable[[], dict[str, float]]]]:
-    seconds = float(str(options["seconds"]))
+def _variants(suite: str, task: str, options: dict[str, Any]) -> list[tuple[str, Callable[[], dict[str, float]]]]:
+    seconds = options["seconds"]
     if suite == "limits":
-        cores = int(str(options["cores"] or len(os.sched_getaffinity(0))))
+        cores = options["cores"] or len(os.sched_getaffinity(0))
         return [("bare", lambda: measure_limits(task, seconds=seconds / 4, cores=cores))]
     chosen = suites.THROUGHPUT if suite == "throughput" else suites.ABLATION
     return [(name, _training(task, extra, seconds)) for name, extra in chosen.items()]
 
 
 def _training(task: str, extra: Sequence[str], seconds: float) -> Callable[[], dict[str, float]]:
-    ring = next((int(item.partition("=")[2]) for item in extra if item.startswith("actors.ring_size=")), 1)
-    overrides = [*suites.share_environments(task_overrides(task), ring), *extra]
+    overrides = suites.variant_overrides(task_overrides(task), extra)
     return lambda: measure_training(overrides, seconds=seconds).to_mapping()
 
 

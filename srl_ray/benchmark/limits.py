@@ -20,7 +20,8 @@ import numpy as np
 
 from srl_ray.benchmark.tasks import task_config
 from srl_ray.config import ExperimentConfig
-from srl_ray.core.types import ChunkLayout, DiscreteActions
+from srl_ray.core.types import ActionSpec, ChunkLayout
+from srl_ray.envs.contract import random_actions
 
 PARTS = ("environment", "inference", "update")
 _CALLS_BEFORE = 2
@@ -129,7 +130,5 @@ def _batch(config: ExperimentConfig, policy: Any, spec: Any, step: Any, layout: 
     return {name: torch.as_tensor(array) for name, array in batch.items()}
 
 
-def _random_actions(rng: np.random.Generator, action: Any, shape: tuple[int, ...]) -> np.ndarray:
-    if isinstance(action, DiscreteActions):
-        return rng.integers(action.nvec, size=(*shape, len(action.nvec)))
-    return rng.uniform(-1.0, 1.0, size=(*shape, *action.field.shape)).astype(np.float32)
+def _random_actions(rng: np.random.Generator, action: ActionSpec, shape: tuple[int, int]) -> np.ndarray:
+    return random_actions(action, shape[0] * shape[1], rng).reshape(*shape, -1)

@@ -118,18 +118,19 @@ def _rates(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measu
 
 
 def write_tables(page: Path, entries: list[Measurement]) -> list[str]:
-    """Replace the tables between `<!-- suite -->` and `<!-- /suite -->` in a Markdown page; returns the suites."""
-    text, written = page.read_text(), []
-    for suite in ("limits", "throughput", "ablation", "peers"):
-        made = table(entries, suite)
-        begin, end = f"<!-- {suite} -->\n", f"<!-- /{suite} -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if made and found and closed:
-            text = f"{before}{begin}{made}\n{end}{after}"
-            written.append(suite)
-    page.write_text(text)
-    return written
+    """Replace the tables of a Markdown page that have a place there; returns their suites."""
+    made = {suite: table(entries, suite) for suite in ("limits", "throughput", "ablation", "peers")}
+    return [suite for suite, text in made.items() if text and replace_marked(page, suite, text + "\n")]
+
+
+def replace_marked(page: Path, name: str, text: str) -> bool:
+    """Put `text` between `<!-- name -->` and `<!-- /name -->` of a Markdown page; False: there is no such place."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if found and closed:
+        page.write_text(f"{before}{begin}{text}{end}{after}")
+    return bool(found and closed)
 
 
 def _machine() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 THROUGHPUT: Mapping[str, tuple[str, ...]] = {"srl_ray": ()}
 
@@ -23,10 +23,11 @@ ABLATION: Mapping[str, tuple[str, ...]] = {
 """One change at a time. Rings share the task's environments: the block shrinks as the ring grows."""
 
 
-def share_environments(overrides: list[str], ring: int) -> list[str]:
-    """The same number of environments in blocks of a ring of `ring`."""
+def variant_overrides(overrides: Sequence[str], variant: Sequence[str]) -> list[str]:
+    """A task's overrides with those of a variant; blocks shrink as rings grow, the environments stay as many."""
+    ring = next((int(item.partition("=")[2]) for item in variant if item.startswith("actors.ring_size=")), 1)
     changed = []
     for override in overrides:
         key, _, value = override.partition("=")
         changed.append(f"{key}={max(1, int(value) // ring)}" if key == "env.envs_per_block" else override)
-    return changed
+    return [*changed, *variant]

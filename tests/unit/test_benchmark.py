@@ -73,8 +73,7 @@ def test_an_unknown_task_is_refused_with_those_there_are():
 def test_every_ablation_composes_and_keeps_the_number_of_environments(task: str):
     environments = set()
     for extra in suites.ABLATION.values():
-        ring = next((int(item.partition("=")[2]) for item in extra if item.startswith("actors.ring_size=")), 1)
-        config = compose([*suites.share_environments(task_overrides(task), ring), *extra])
+        config = compose(suites.variant_overrides(task_overrides(task), extra))
         environments.add(config.env.envs_per_block * config.actors.ring_size)
     assert environments <= {TASK_ENVIRONMENTS[task], 16}
 
