@@ -90,9 +90,7 @@ class Physics:
         is_slow = np.abs(self.velocity[..., :3]).max(axis=(1, 2)) <= MAX_SPEED  # false for NaN
         is_finite = np.isfinite(self.pose).all(axis=(1, 2)) & np.isfinite(self.velocity).all(axis=(1, 2))
         is_beyond = np.abs(self.pose[..., :2] - self._middle) > self._border
-        failed |= ~(is_slow & is_finite)
-        if is_beyond.any():  # a fraction of the cost of asking for each simulation, and almost never true
-            failed |= is_beyond.any(axis=(1, 2))
+        failed |= ~(is_slow & is_finite) | is_beyond.any(axis=(1, 2))
         return failed
 
     def reset(self, ids: np.ndarray, layouts: list[Layout], slots: list[np.ndarray]) -> None:
