@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -18,11 +19,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(420)]
 def memories(worker: psutil.Process) -> int:
     """Pieces of inference memory that a process holds."""
     held = 0
-    for descriptor in Path(f"/proc/{worker.pid}/fd").iterdir():
-        try:
-            held += "memfd:srl_ray_inference" in os.readlink(descriptor)
-        except OSError:  # closed in between
-            continue
+    with contextlib.suppress(OSError):  # the process ended in between
+        for descriptor in Path(f"/proc/{worker.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed in between
+                held += "memfd:srl_ray_inference" in os.readlink(descriptor)
     return held
 
 
@@ -33,6 +33,14 @@ def ports(worker: psutil.Process | None = None) -> set[str]:
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     named = [line for line in lines if line[-1].startswith("@srl_ray_inference")]
     return {line[-1] for line in named if worker is None or f"socket:[{line[6]}]" in own}
+
+
+def sharing(training: Training) -> tuple[list[int], list[int], float]:
+    """Inference memories of each policy worker, of each actor worker, and the clients last reported."""
+    policy_workers, actors = (
+        [memories(worker) for worker in training.workers(role)] for role in ("PolicyWorker", "ActorWorker")
+    )
+    return policy_workers, actors, training.records()[-1]["inference/shared_memory_clients"]
 
 
 def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callable[..., Training]) -> None:
@@ -66,11 +74,12 @@ def test_killed_workers_are_replaced_and_the_run_reaches_its_goal(train: Callabl
         more_s = training.wait_for(lambda a=at: training.env_steps() > a + 2000, 60, f"steps after the new {role}")
         print(f"{worker}: back after {took_s:.1f} s, 2000 env steps later after {more_s:.1f} s more")
         assert set(training.workers(worker)) != before
-        (policy_worker,) = training.workers("PolicyWorker")
-        seen |= ports(policy_worker)
-        assert memories(policy_worker) == 2, "one for each actor worker, none of those that died"
-        assert [memories(actor) for actor in training.workers("ActorWorker")] == [1, 1]
-        assert training.records()[-1]["inference/shared_memory_clients"] == 2
+        training.wait_for(
+            lambda: sharing(training) == ([2], [1, 1], 2),
+            30,
+            "memory between the policy worker and each actor worker, none with those that died",
+        )
+        seen |= ports(*training.workers("PolicyWorker"))
     training.send(signal.SIGTERM)
     assert training.wait(60) == 143
     last = training.records()[-1]
