@@ -1,15 +1,16 @@
 """The policy worker: joins the requests of many actor workers into batches. An asyncio actor with a serving thread.
 
 The serving thread holds the policy and waits at one place for everything: requests in shared memory, requests that came
-as Ray calls, newer weights. Both kinds are received while a batch is computed, and whatever is pending then is the next
-batch. The event loop takes Ray calls in, pulls weights and answers the driver.
+as Ray calls, newer weights, batches that a device has finished. Requests are received while a batch is computed, and
+whatever is pending then is the next batch; on a device that works by itself it is launched before the last one's answer
+is there. The event loop takes Ray calls in, pulls weights and answers the driver.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter, process_time
 
@@ -23,8 +24,9 @@ from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
 from srl_ray.param_server.client import ParameterClient, Weights
 from srl_ray.param_server.weights import install
-from srl_ray.policy.batcher import Batcher, Waiting
+from srl_ray.policy.batcher import IDLE_S, Batcher, Waiting
 from srl_ray.policy.config import PolicyWorkersConfig
+from srl_ray.policy.launch import make_launch
 from srl_ray.policy.staging import Staging
 from srl_ray.streams.inference import (
     InferenceReply,
@@ -72,7 +74,7 @@ class PolicyWorkerReport:
         version: Policy version in use.
         shared_memory_clients: Actor workers connected through shared memory.
         seconds: Stage → seconds of the serving thread: wait (for requests), gather (into the staging buffers), weights,
-            compute, reply; and processor: of all threads of the process.
+            compute (with several batches in flight: launch), reply; and processor: of all threads of the process.
         latency_s: Median and 99th percentile from arrival to answer, of the last requests.
         queue_s: The same from arrival to the beginning of their batch.
     """
@@ -124,6 +126,16 @@ class _RayRequest:
         self.future.get_loop().call_soon_threadsafe(_settle, self.future, answer)
 
 
+@dataclass(eq=False)
+class _Flight:
+    """A batch that a device works on, and the buffers that it reads meanwhile."""
+
+    batch: list[Waiting]
+    begun_s: float
+    staging: Staging
+    reply: Future[InferenceReply]
+
+
 def _settle(future: asyncio.Future[PackedReply], answer: PackedReply) -> None:
     if not future.done():
         future.set_result(answer)
@@ -144,6 +156,7 @@ class PolicyWorker:
         self._num_answered = 0
         self._called: deque[_RayRequest] = deque()
         self._fresh: deque[Weights] = deque(maxlen=1)
+        self._flights: deque[_Flight] = deque()
         self._client_epochs: dict[int, int] = {}
         self._serving = ThreadPoolExecutor(1, "serving")
         self._stamp: tuple[int, int] | None = None
@@ -238,7 +251,10 @@ class PolicyWorker:
         signature = PolicySignature(self._policy.action_spec.field, self._policy.state_size)
         self.request_packer = request_packer(spec.group.obs, signature.state_size)
         self.reply_packer = reply_packer(signature)
-        self._staging = Staging(spec.group.obs, signature.state_size, device)
+        launch = make_launch(self._policy, device)
+        in_flight = 1 if launch is None else settings.workers.batches_in_flight or 2
+        self._launch = launch if in_flight > 1 else None
+        self._staging = [Staging(spec.group.obs, signature.state_size, device) for _ in range(in_flight)]
         self._port = SharedMemoryPort(spec.group.obs, signature, self._admit)
         workers = settings.workers
         self._batcher = Batcher(
@@ -268,16 +284,32 @@ class PolicyWorker:
                 else:
                     call.refuse()
             self._report.shared_memory_clients = self._port.num_connections
+            while (landed := self._landed()) is not None:
+                self._reply(landed.batch, landed.begun_s, landed.reply.result())
+            if not self._staging:  # all are in flight; one that lands wakes the port
+                wait_s = IDLE_S
+                continue
             batch, wait_s = self._batcher.next(self._newest(), monotonic())
             if batch:
                 self._answer(batch)
+        for flight in self._flights:
+            self._reply(flight.batch, flight.begun_s, flight.reply.result())
+
+    def _landed(self) -> _Flight | None:
+        """A batch that the device has finished; its buffers are free again."""
+        for flight in self._flights:
+            if flight.reply.done():
+                self._flights.remove(flight)
+                self._staging.append(flight.staging)
+                return flight
+        return None
 
     def _newest(self) -> tuple[int, int] | None:
         """(epoch, version) of the newest weights at hand, installed or not."""
         return self._fresh[0].stamp if self._fresh else self._stamp
 
     def _answer(self, batch: list[Waiting]) -> None:
-        """Install newer weights, join, act, reply."""
+        """Install newer weights, join, act, reply; or have the device begin and reply when it is through."""
         begun_s, begin = monotonic(), perf_counter()
         if self._fresh:
             fresh = self._fresh.popleft()
@@ -285,11 +317,28 @@ class PolicyWorker:
             self._stamp = fresh.stamp
         assert self._stamp is not None
         installed = perf_counter()
-        tensors = self._staging.load([request.read() for request in batch])
+        staging = self._staging[-1]
+        tensors = staging.load([request.read() for request in batch])
         gathered = perf_counter()
-        reply = act_on_tensors(self._policy, *tensors, self._generator, self._stamp)
+        reply = None
+        if self._launch is None or not len(tensors[1]):  # none to compute
+            reply = act_on_tensors(self._policy, *tensors, self._generator, self._stamp)
+        else:
+            future = self._launch(*tensors, self._generator, self._stamp)
+            self._flights.append(_Flight(batch, begun_s, self._staging.pop(), future))
+            future.add_done_callback(lambda _: self._port.wake())
         computed = perf_counter()
-        rows = 0
+        for stage, seconds in (
+            ("weights", installed - begin),
+            ("gather", gathered - installed),
+            ("compute", computed - gathered),
+        ):
+            self._seconds[stage] += seconds
+        if reply is not None:
+            self._reply(batch, begun_s, reply)
+
+    def _reply(self, batch: list[Waiting], begun_s: float, reply: InferenceReply) -> None:
+        begin, rows = perf_counter(), 0
         for request in batch:
             request.answer(reply.rows(slice(rows, rows + request.num_rows)))
             rows += request.num_rows
@@ -298,10 +347,4 @@ class PolicyWorker:
             self._num_answered += 1
         self._report.rows += rows
         self._report.batches += 1
-        for stage, seconds in (
-            ("weights", installed - begin),
-            ("gather", gathered - installed),
-            ("compute", computed - gathered),
-            ("reply", perf_counter() - computed),
-        ):
-            self._seconds[stage] += seconds
+        self._seconds["reply"] += perf_counter() - begin

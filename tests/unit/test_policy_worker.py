@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from srl_ray.core.types import FieldSpec
+from srl_ray.core.types import AgentGroup, BlockSpec, DiscreteActions, FieldSpec
+from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, PolicyConfig
+from srl_ray.models.policy import ActResult
 from srl_ray.policy.batcher import IDLE_S, Batcher
 from srl_ray.policy.config import PolicyWorkersConfig
 from srl_ray.policy.staging import Staging
-from srl_ray.streams.inference import InferenceReply, InferenceRequest
+from srl_ray.policy.worker import PolicyWorker, PolicyWorkerSettings
+from srl_ray.streams.inference import InferenceReply, InferenceRequest, RequestHeader
+from srl_ray.streams.shared_memory import SharedMemoryLink
 
 pytestmark = pytest.mark.unit
 
@@ -138,3 +148,167 @@ def test_contradictory_batch_sizes_are_refused() -> None:
         PolicyWorkersConfig(max_wait_s=-1.0)
     with pytest.raises(ValueError, match=r"policy_workers.transport must be auto, ray or shared_memory, got 'tcp'"):
         PolicyWorkersConfig(transport="tcp")
+
+
+# -- batches in flight ------------------------------------------------------------------------------------------------
+
+SPEC = BlockSpec(
+    "fake", 4, AgentGroup("agent", ("agent",), {"x": FieldSpec((1,), np.dtype(np.float32))}, DiscreteActions((9,)))
+)
+
+
+class FakeAccelerator(torch.nn.Module):
+    """Answers when the test says so; the action is the observation."""
+
+    action_spec = DiscreteActions((9,))
+    state_size = 0
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        self.launched: list[tuple[torch.Tensor, Future[ActResult]]] = []
+        self.num_acts = 0
+
+    def launch(self, obs: dict[str, torch.Tensor], *_: Any) -> Future[ActResult]:
+        future: Future[ActResult] = Future()
+        self.launched.append((obs["x"], future))
+        return future
+
+    def act(self, obs: dict[str, torch.Tensor], *_: Any) -> ActResult:
+        self.num_acts += 1
+        return self.result(obs["x"])
+
+    def land(self, batch: int) -> None:
+        self.launched[batch][1].set_result(self.result(self.launched[batch][0]))
+
+    def result(self, x: torch.Tensor) -> ActResult:
+        number = torch.zeros(len(x))
+        return ActResult(x.long(), number, number, torch.zeros(len(x), 0))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10.0
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.001)
+
+
+class Client:
+    """Asks through shared memory, slot by slot."""
+
+    def __init__(self, worker: PolicyWorker, signature: Any) -> None:
+        how = {"slots": 6, "capacity": 8}
+        self._link = SharedMemoryLink(worker._port.address, 0, 0, SPEC.group.obs, signature, **how)
+
+    def send(self, slot: int, *values: float, sequence: int = 1) -> None:
+        flags = np.zeros(len(values), np.bool_)
+        obs = {"x": np.array(values, np.float32)[:, None]}
+        request = InferenceRequest(obs, np.zeros((len(values), 0), np.float32), flags, flags)
+        self._link.send(RequestHeader(0, 0, slot, sequence), request)
+
+    def actions(self, slot: int, deadline_s: float = 10.0, sequence: int = 1) -> list[float] | None:
+        reply = self._link.receive(RequestHeader(0, 0, slot, sequence), deadline_s)
+        return None if reply is None else reply.action[:, 0].tolist()
+
+
+@contextmanager
+def serving(policy: PolicyConfig, **workers: Any) -> Iterator[tuple[Client, Any, PolicyWorker]]:
+    """A policy worker's serving thread, without Ray."""
+    worker = PolicyWorker(PolicyWorkerSettings(0, 0, 1, PolicyWorkersConfig(count=1, **workers), policy, "", ""))
+    signature = worker._build(SPEC)
+    worker._stamp = (0, 3)
+    failed: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            worker._serve()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield Client(worker, signature), worker._policy, worker
+    finally:
+        for _, future in getattr(worker._policy, "launched", []):
+            if not future.done():
+                future.cancel()
+        worker._stopped = True
+        worker._port.wake()
+        thread.join(10)
+        worker._port.close()
+        worker._serving.shutdown()
+    if failed:
+        raise failed[0]
+
+
+ACCELERATOR = CustomPolicyConfig(target="tests.unit.test_policy_worker:FakeAccelerator")
+
+
+def test_a_batch_is_launched_before_the_last_one_is_answered() -> None:
+    with serving(ACCELERATOR) as (client, device, worker):
+        client.send(0, 1, 2)
+        until(lambda: len(device.launched) == 1)
+        client.send(1, 3)
+        until(lambda: len(device.launched) == 2)
+        client.send(2, 4)
+        client.send(3, 5, 6)
+        assert client.actions(2, 0.05) is None
+        assert len(device.launched) == 2, "two in flight are the most by default"
+        device.land(1)  # in any order: each batch keeps its buffers until it has landed
+        assert client.actions(1) == [3]
+        until(lambda: len(device.launched) == 3)
+        assert device.launched[2][0][:, 0].tolist() == [4, 5, 6], "what was pending is joined"
+        device.land(0)
+        assert client.actions(0) == [1, 2]
+        device.land(2)
+        assert (client.actions(2), client.actions(3)) == ([4], [5, 6])
+        until(lambda: worker.report_now().batches == 3)
+        report = worker.report_now()
+        assert (report.rows, device.num_acts) == (6, 0)
+        assert set(report.seconds) == {"wait", "gather", "weights", "compute", "reply", "processor"}
+
+
+def test_batches_in_flight_are_as_many_as_configured() -> None:
+    with serving(ACCELERATOR, batches_in_flight=4) as (client, device, _):
+        for slot in range(4):
+            client.send(slot, slot)
+            until(lambda slot=slot: len(device.launched) == slot + 1)
+        client.send(4, 7)
+        assert client.actions(4, 0.05) is None
+        assert len(device.launched) == 4
+        for batch in range(4):
+            device.land(batch)
+            assert client.actions(batch) == [batch]
+        until(lambda: len(device.launched) == 5)
+        device.land(4)
+        assert client.actions(4) == [7]
+    with serving(ACCELERATOR, batches_in_flight=1) as (client, device, _):
+        client.send(0, 8)
+        assert client.actions(0) == [8]
+        assert (len(device.launched), device.num_acts) == (0, 1), "one at a time needs no launching"
+
+
+def test_a_failure_on_the_device_ends_the_worker() -> None:
+    def lose_it() -> None:
+        with serving(ACCELERATOR) as (client, device, _):
+            client.send(0, 1)
+            until(lambda: len(device.launched) == 1)
+            device.launched[0][1].set_exception(RuntimeError("device lost"))
+            assert client.actions(0, 0.05) is None
+
+    with pytest.raises(RuntimeError, match="device lost"):
+        lose_it()
+
+
+def test_policies_on_the_cpu_answer_one_batch_after_the_other() -> None:
+    with serving(ActorCriticConfig(), batches_in_flight=3) as (client, _, worker):
+        assert worker._launch is None
+        for sequence in (1, 2):
+            client.send(0, 1, 2, sequence=sequence)
+            assert len(client.actions(0, sequence=sequence) or []) == 2
+        until(lambda: worker.report_now().batches == 2)
+
+
+def test_batches_in_flight_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"policy_workers.batches_in_flight must be >= 1 or null, got 0"):
+        PolicyWorkersConfig(batches_in_flight=0)
