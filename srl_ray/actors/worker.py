@@ -441,6 +441,7 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
     """A copy of the policy in this process; imports torch."""
     import torch
 
+    from srl_ray.models.compilation import compile_inference
     from srl_ray.models.factory import make_policy
     from srl_ray.param_server.client import ParameterClient
     from srl_ray.streams.inline import InlineInference, NoiseKey
@@ -448,6 +449,8 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
     torch.set_num_threads(settings.num_threads)
     policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
     policy.eval()  # type: ignore[attr-defined]
+    if settings.policy.is_inference_compiled:
+        compile_inference(policy, spec.group.obs)
     return InlineInference(
         policy,
         ParameterClient(settings.namespace, settings.policy_name),

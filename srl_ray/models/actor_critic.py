@@ -34,7 +34,13 @@ class ActorCritic(TowerPolicy):
 
         actor, critic = make_tower(), make_tower() if config.separate else None
         super().__init__(
-            obs, action, actor, critic, make_value_scale(config.normalize_value), init_log_std=config.init_log_std
+            obs,
+            action,
+            actor,
+            critic,
+            make_value_scale(config.normalize_value),
+            precision=config.precision,
+            init_log_std=config.init_log_std,
         )
         self.vector_fields = vector_fields
         self.normalizer: ObservationNormalizer | None = None

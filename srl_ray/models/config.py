@@ -19,6 +19,12 @@ class PolicyConfig:
         obs_clip: Bound of normalised observations.
         start_from: PATH of a run directory or a checkpoint whose weights the run begins with; null: fresh weights.
         reset_outputs: With start_from: begin with fresh heads and layer norms below them, for another task.
+        precision: float32 | bfloat16: of the encoders' arithmetic, the same wherever the policy is used, so that
+            probabilities are compared like with like. Weights, recurrent cores, heads, statistics and losses are
+            float32 always.
+        compile: none | inference | training | both: which passes through the networks torch.compile translates, while
+            the workers are set up; inference is for policy workers and inline inference. A worker without a compiler
+            says so and goes on without.
     """
 
     bptt_steps: int = 16
@@ -27,14 +33,28 @@ class PolicyConfig:
     obs_clip: float = 5.0
     start_from: str | None = None
     reset_outputs: bool = True
+    precision: str = "float32"
+    compile: str = "none"
 
     def __post_init__(self) -> None:
         if self.bptt_steps < 1:
             raise ValueError(f"policy.bptt_steps must be >= 1, got {self.bptt_steps}")
         if self.obs_clip <= 0:
             raise ValueError(f"policy.obs_clip must be > 0, got {self.obs_clip}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"policy.precision must be float32 or bfloat16, got {self.precision!r}")
+        if self.compile not in ("none", "inference", "training", "both"):
+            raise ValueError(f"policy.compile must be none, inference, training or both, got {self.compile!r}")
         if self.start_from:
             self.start_from = os.path.realpath(self.start_from)  # "latest" may mean another run tomorrow
+
+    @property
+    def is_inference_compiled(self) -> bool:
+        return self.compile in ("inference", "both")
+
+    @property
+    def is_training_compiled(self) -> bool:
+        return self.compile in ("training", "both")
 
 
 @dataclass(kw_only=True, slots=True)

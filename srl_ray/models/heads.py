@@ -18,15 +18,19 @@ POLICY_GAIN = 0.01
 
 
 class ActionHead(Protocol):
-    """Features float [..., F] → actions [..., k]; `legal` is the field `action_mask` or None."""
+    """Features float32 [..., F] → outputs [..., O] → actions [..., k]; `legal` is the field `action_mask` or None."""
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Logits or means: what the distribution is made of."""
+        ...
 
     def sample(
-        self, features: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
+        self, outputs: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Actions [n, k] and log-probabilities float32 [n]."""
         ...
 
-    def log_prob_entropy(self, features: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+    def log_prob_entropy(self, outputs: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies float32 [...] of given actions."""
         ...
 
@@ -39,19 +43,21 @@ class CategoricalHead(nn.Module):
         self.distribution = MultiCategorical(nvec)
         self.logits = orthogonal(nn.Linear(in_size, sum(nvec)), POLICY_GAIN)
 
-    def sample(
-        self, features: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        logits = self.logits(features)
-        if legal is not None:
-            logits = self.distribution.mask(logits, legal.bool())
-        return self.distribution.sample(logits, deterministic, generator)
+    def outputs(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.logits(features)
+        return logits
 
-    def log_prob_entropy(self, features: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.logits(features)
+    def sample(
+        self, outputs: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
         if legal is not None:
-            logits = self.distribution.mask_where_any(logits, legal.bool())
-        return self.distribution.log_prob_entropy(logits, action)
+            outputs = self.distribution.mask(outputs, legal.bool())
+        return self.distribution.sample(outputs, deterministic, generator)
+
+    def log_prob_entropy(self, outputs: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        if legal is not None:
+            outputs = self.distribution.mask_where_any(outputs, legal.bool())
+        return self.distribution.log_prob_entropy(outputs, action)
 
 
 class GaussianHead(nn.Module):
@@ -63,13 +69,17 @@ class GaussianHead(nn.Module):
         self.mean = orthogonal(nn.Linear(in_size, size), POLICY_GAIN)
         self.log_std = nn.Parameter(torch.full((size,), init_log_std))
 
-    def sample(
-        self, features: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        return self.distribution.sample(self.mean(features), self.log_std, deterministic, generator)
+    def outputs(self, features: Tensor) -> Tensor:
+        mean: Tensor = self.mean(features)
+        return mean
 
-    def log_prob_entropy(self, features: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        return self.distribution.log_prob_entropy(self.mean(features), self.log_std, action)
+    def sample(
+        self, outputs: Tensor, legal: Tensor | None, deterministic: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        return self.distribution.sample(outputs, self.log_std, deterministic, generator)
+
+    def log_prob_entropy(self, outputs: Tensor, legal: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self.distribution.log_prob_entropy(outputs, self.log_std, action)
 
 
 def make_action_head(in_size: int, action: ActionSpec, *, init_log_std: float) -> CategoricalHead | GaussianHead:

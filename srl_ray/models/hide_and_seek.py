@@ -76,7 +76,12 @@ class HideAndSeekPolicy(TowerPolicy):
             return Tower(EntityEncoder(sizes, obs, masks=masks), sizes.dense, core, layer_norm=True)
 
         super().__init__(
-            obs, action, make_tower("mask_"), make_tower("exists_"), make_value_scale(config.normalize_value)
+            obs,
+            action,
+            make_tower("mask_"),
+            make_tower("exists_"),
+            make_value_scale(config.normalize_value),
+            precision=config.precision,
         )
         nn.init.xavier_uniform_(self.value_head.weight)
         self.normalizer: ObservationNormalizer | None = None

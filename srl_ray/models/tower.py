@@ -25,28 +25,42 @@ class Tower(nn.Module):
         encoder_size: Width of its output.
         core: Recurrent core behind it.
         layer_norm: Normalise the output.
+
+    Attributes:
+        is_half: Compute the encoder, nearly all of the arithmetic, in bfloat16. Weights stay float32, and so does all
+            that follows: a recurrent state adds up its rounding errors, a ratio of probabilities magnifies them.
     """
 
     def __init__(
         self, encoder: nn.Module, encoder_size: int, core: RecurrentCore | None, *, layer_norm: bool = False
     ) -> None:
         super().__init__()
+        self.is_half = False
         self.encoder = encoder
         self.core = core
         self.out_size = encoder_size if core is None else core.size
         self.state_size = 0 if core is None else core.state_size
         self.norm = nn.LayerNorm(self.out_size) if layer_norm else None
 
+    def encode(self, inputs: Tensors) -> Tensor:
+        """Prepared inputs [n, ...] → float32 [n, encoder_size]."""
+        if not self.is_half:
+            features: Tensor = self.encoder(inputs)
+            return features
+        with torch.autocast(next(iter(inputs.values())).device.type, torch.bfloat16):
+            features = self.encoder(inputs)
+        return features.float()
+
     def step(self, inputs: Tensors, state: Tensor, on_reset: Tensor) -> tuple[Tensor, Tensor]:
         """One row each [n, ...] → features [n, out_size], state [n, S]."""
-        features = self.encoder(inputs)
+        features = self.encode(inputs)
         if self.core is not None:
             features, state = self.core.step(features, state, on_reset)
         return features if self.norm is None else self.norm(features), state
 
     def unroll(self, inputs: Tensors, state: Tensor, on_reset: Tensor) -> Tensor:
         """Flat rows [T'·B, ...], state [K, B, S], on_reset [T', B] → features [T', B, out_size]."""
-        features: Tensor = self.encoder(inputs).unflatten(0, on_reset.shape)
+        features = self.encode(inputs).unflatten(0, on_reset.shape)
         if self.core is not None:
             features = unroll_segments(self.core, features, state, on_reset)
         return features if self.norm is None else self.norm(features)
@@ -55,7 +69,7 @@ class Tower(nn.Module):
         """State [B, S] after flat rows [U·B, ...] that began with `state` [B, S]."""
         if self.core is None:
             return state
-        return self.core.last_state(self.encoder(inputs).unflatten(0, on_reset.shape), state, on_reset)
+        return self.core.last_state(self.encode(inputs).unflatten(0, on_reset.shape), state, on_reset)
 
 
 class TowerPolicy(nn.Module):
@@ -70,6 +84,7 @@ class TowerPolicy(nn.Module):
         actor: Tower below the action head.
         critic: Tower below the value head; None shares the actor's.
         value_scale: Units of the value head.
+        precision: Of the towers' encoders, float32 or bfloat16.
         init_log_std: First log standard deviation of continuous actions.
 
     Attributes:
@@ -87,6 +102,7 @@ class TowerPolicy(nn.Module):
         critic: Tower | None,
         value_scale: ValueScale,
         *,
+        precision: str = "float32",
         init_log_std: float = 0.0,
     ) -> None:
         super().__init__()
@@ -99,6 +115,8 @@ class TowerPolicy(nn.Module):
         self.value_head = orthogonal(nn.Linear((critic or actor).out_size, 1), 1.0)
         self.value_scale = value_scale
         self.state_size = sum(tower.state_size for tower in self._towers())
+        for tower in self._towers():
+            tower.is_half = precision == "bfloat16"
 
     def prepare(self, obs: Tensors) -> Tensors:
         """Observation fields [n, ...] as the environment made them → the towers' inputs [n, ...]."""
@@ -120,6 +138,17 @@ class TowerPolicy(nn.Module):
         deterministic: Tensor,
         generator: torch.Generator | None = None,
     ) -> ActResult:
+        outputs, value, state = self.step(obs, state, on_reset)
+        legal = obs[ACTION_MASK] if self.has_action_mask else None
+        action, log_prob = self.action_head.sample(outputs, legal, deterministic, generator)
+        return ActResult(action=action, log_prob=log_prob, value=self.value_scale.denormalize(value), state=state)
+
+    def step(self, obs: Tensors, state: Tensor, on_reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The part of `act` that depends on the weights alone.
+
+        Returns:
+            The action head's outputs [n, O], values [n] in the value head's units, recurrent states [n, S].
+        """
         inputs = self.prepare(obs)
         if self.critic is None:
             actor, state = self.actor.step(inputs, state, on_reset)
@@ -129,10 +158,7 @@ class TowerPolicy(nn.Module):
             actor, actor_state = self.actor.step(inputs, actor_state, on_reset)
             critic, critic_state = self.critic.step(inputs, critic_state, on_reset)
             state = torch.cat([actor_state, critic_state], -1) if self.state_size else state
-        legal = obs[ACTION_MASK] if self.has_action_mask else None
-        action, log_prob = self.action_head.sample(actor, legal, deterministic, generator)
-        value = self.value_scale.denormalize(self.value_head(critic).squeeze(-1))
-        return ActResult(action=action, log_prob=log_prob, value=value, state=state)
+        return self.action_head.outputs(actor), self.value_head(critic).squeeze(-1), state
 
     def evaluate(self, batch: Tensors) -> Evaluation:
         state, on_reset = batch["state"], batch["on_reset"]
@@ -145,7 +171,8 @@ class TowerPolicy(nn.Module):
             for tower, tower_state in zip(self._towers(), states, strict=False)
         ]
         legal = batch[OBS_PREFIX + ACTION_MASK] if self.has_action_mask else None
-        log_prob, entropy = self.action_head.log_prob_entropy(features[0], legal, batch["action"])
+        outputs = self.action_head.outputs(features[0])
+        log_prob, entropy = self.action_head.log_prob_entropy(outputs, legal, batch["action"])
         return Evaluation(log_prob=log_prob, entropy=entropy, value=self.value_head(features[-1]).squeeze(-1))
 
     @torch.no_grad()

@@ -20,6 +20,7 @@ import torch
 
 from srl_ray.core.seeding import derive_seed
 from srl_ray.core.types import BlockSpec
+from srl_ray.models.compilation import compile_inference, graph_inference
 from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
 from srl_ray.param_server.client import ParameterClient, Weights
@@ -246,6 +247,10 @@ class PolicyWorker:
         self._policy.eval()  # type: ignore[attr-defined]
         if device is not None:
             self._policy.to(device)  # type: ignore[attr-defined]
+        if settings.policy.is_inference_compiled:
+            compile_inference(self._policy, spec.group.obs)
+        if settings.workers.cuda_graphs:
+            graph_inference(self._policy)
         self._generator = torch.Generator(device or "cpu")
         self._generator.manual_seed(derive_seed(settings.seed, "policy_worker", settings.index, settings.epoch))
         signature = PolicySignature(self._policy.action_spec.field, self._policy.state_size)

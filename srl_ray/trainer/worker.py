@@ -16,6 +16,7 @@ from srl_ray.algorithms.algorithm import Algorithm
 from srl_ray.algorithms.config import AlgorithmConfig
 from srl_ray.algorithms.factory import make_algorithm
 from srl_ray.core.types import BlockSpec, ChunkLayout
+from srl_ray.models.compilation import compile_training
 from srl_ray.models.config import PolicyConfig
 from srl_ray.models.factory import make_policy
 from srl_ray.param_server.client import ParameterClient
@@ -25,6 +26,7 @@ from srl_ray.streams.sample_buffer import Chunk, ChunkMessage, Grant, Producer, 
 from srl_ray.trainer import process_group
 from srl_ray.trainer.batches import Prefetcher, assemble, trained_rows
 from srl_ray.trainer.config import TrainersConfig
+from srl_ray.trainer.warm_up import warm_up
 
 _UPDATES_KEPT = 10_000
 
@@ -145,7 +147,9 @@ class TrainerWorker:
 
             start_policy_from(settings.policy.start_from, policy, reset_outputs=settings.policy.reset_outputs)
         policy.to(self._device)  # type: ignore[attr-defined]
-        self._num_agents = spec.group.num_agents
+        if settings.policy.is_training_compiled:
+            compile_training(policy)
+        self._spec = spec
         self._algorithm = make_algorithm(
             settings.algorithm,
             policy,
@@ -174,7 +178,11 @@ class TrainerWorker:
         process_group.broadcast_module(self._policy)
 
     def begin(self) -> int:
-        """Publish the first version and open the gate; returns the version."""
+        """Compile if asked to, publish the first version and open the gate; returns the version."""
+        if self.settings.policy.is_training_compiled:
+            assert self._algorithm is not None
+            chunks = self.settings.trainers.batch_chunks // self.settings.trainers.count
+            warm_up(self._algorithm, self._spec, self.settings.layout, chunks)
         self._publish()
         self._buffer.set_version(self.version, self.settings.epoch)
         return self.version
@@ -330,7 +338,7 @@ class TrainerWorker:
         total = self.settings.total_env_steps
         if not self.settings.deterministic or total is None:
             return self._progress
-        return min(1.0, (self._rows_before + self.rows_trained_fresh) / (total * self._num_agents))
+        return min(1.0, (self._rows_before + self.rows_trained_fresh) / (total * self._spec.group.num_agents))
 
     def _publish(self) -> None:
         if self.settings.rank == 0:
