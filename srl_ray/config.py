@@ -107,7 +107,7 @@ class ExperimentConfig:
                 f"{budget} chunks may be under way with these trainers.batch_chunks, max_staleness and reuse: some "
                 "will be too stale to train on. Raise trainers.batch_chunks or lower env.envs_per_block."
             )
-        blocks = self.actors.count * self.actors.ring_size
+        blocks = self.actors.count * self.actors.ring
         if blocks % self.trainers.count:
             notes.append(
                 f"{blocks} blocks of environments (actors.count * actors.ring_size) feed {self.trainers.count} trainer "
@@ -361,7 +361,7 @@ def _row_problems(config: ExperimentConfig) -> Iterable[str]:
                 f"algorithm.minibatches must be <= {pieces}, got {config.algorithm.minibatches}: each trainer worker's "
                 f"batch has {pieces} {unit}. Raise trainers.batch_chunks or lower algorithm.minibatches."
             )
-    blocks = actors.count * actors.ring_size
+    blocks = actors.count * actors.ring
     if trainers.count > blocks:
         yield (
             f"trainers.count must be <= actors.count * actors.ring_size, got {trainers.count} > {blocks}: every block "

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from srl_ray.actors.ring import MOST_BLOCKS, choose_ring
 from srl_ray.actors.worker import ActorReport, ActorSettings, ActorWorker
 from srl_ray.config import ExperimentConfig
 from srl_ray.core.errors import ConfigError
@@ -54,7 +55,8 @@ class Crew:
         self.layout = ChunkLayout(
             config.actors.burn_in, config.actors.sample_steps, config.actors.bootstrap, config.segment_steps
         )
-        blocks = config.actors.count * config.actors.ring_size
+        self._chooses_ring = config.actors.ring_size == "auto" and config.inference == "remote"
+        blocks = config.actors.count * (MOST_BLOCKS if self._chooses_ring else config.actors.ring)
         threads = THREADS_PER_BLOCK * -(-blocks // config.trainers.count) + 2
         self.trainers = WorkerGroup(
             "trainer",
@@ -106,8 +108,10 @@ class Crew:
         self._begin_trainers()
         for index in self.policy_workers.handles:
             self._let_run("policy_worker", index)
-        refs = {i: self._connect(i) for i in self.actors.handles}
-        facts = await_all(refs, role="actor", what="connect()", deadline_s=self.config.cluster.start_timeout_s)
+        facts = self._connect_all()
+        if self._chooses_ring:
+            self._choose_ring()
+            facts = self._connect_all()
         rss = max(f["rss_bytes"] for f in facts.values()) / 2**20
         torch = "with" if any(f["torch"] for f in facts.values()) else "without"
         _LOG.info("%d actor worker(s), %.0f MiB each, %s torch", len(facts), rss, torch)
@@ -137,6 +141,33 @@ class Crew:
         for index in self.trainers.handles:
             self._let_run("trainer", index)
 
+    def _connect_all(self) -> Mapping[int, dict[str, float]]:
+        refs = {i: self._connect(i) for i in self.actors.handles}
+        return await_all(refs, role="actor", what="connect()", deadline_s=self.config.cluster.start_timeout_s)
+
+    def _choose_ring(self) -> None:
+        """Have the actor workers measure, and split their environments into as many blocks as hide the inference."""
+        config, deadline_s = self.config, self.config.cluster.start_timeout_s
+        measured = {i: handle.measure.remote() for i, handle in self.actors.handles.items()}
+        times = await_all(measured, role="actor", what="measure()", deadline_s=deadline_s)
+        num_envs = config.env.envs_per_block
+        ring, typical = choose_ring(list(times.values()), num_envs)
+        self.config = replace(
+            config,
+            actors=replace(config.actors, ring_size=ring),
+            env=replace(config.env, envs_per_block=num_envs // ring),
+        )
+        split = {i: handle.split.remote(self._actor_settings(i)) for i, handle in self.actors.handles.items()}
+        await_all(split, role="actor", what="split()", deadline_s=deadline_s)
+        _LOG.info(
+            "ring: %d block%s of %d environments (step of all %.1f ms, handling %.1f ms, inference %.1f ms)%s",
+            ring,
+            "" if ring == 1 else "s",
+            num_envs // ring,
+            *(1e3 * seconds for seconds in (typical.step_s, typical.handling_s, typical.inference_s)),
+            "; more env.envs_per_block would hide the rest" if typical.inference_s > typical.step_s else "",
+        )
+
     def _connect(self, index: int) -> Any:
         return self.actors.handles[index].connect.remote(
             self.signature, self._policy_worker_of(index), self._trainer_handles()
@@ -158,7 +189,7 @@ class Crew:
     def _check_lanes(self) -> None:
         """Chunks that are open at the same time must fit the staleness budget."""
         config = self.config
-        lanes = self.spec.num_lanes * config.actors.count * config.actors.ring_size
+        lanes = self.spec.num_lanes * config.actors.count * config.actors.ring
         if config.run.deterministic and lanes != config.trainers.batch_chunks:
             raise ConfigError(
                 "run.deterministic=true needs one chunk of every lane in a batch: trainers.batch_chunks must be "
@@ -232,7 +263,7 @@ class Crew:
             checkpoint=str(checkpoint.absolute()) if checkpoint else "",
             buffer_bytes=config.trainers.buffer_bytes or self._default_buffer_bytes(),
             deterministic=config.run.deterministic,
-            num_blocks=config.actors.count * config.actors.ring_size,
+            num_blocks=config.actors.count * config.actors.ring,
             num_threads=self._threads("trainer"),
             use_gpu=config.trainers.gpus > 0,
         )

@@ -11,7 +11,9 @@ class ActorsConfig:
 
     Attributes:
         count: Actor workers.
-        ring_size: Blocks per worker; while one waits for actions another is stepped.
+        ring_size: Blocks of env.envs_per_block environments per worker; while one waits for actions another is stepped.
+            auto: the run begins with a second of measuring, and each worker's env.envs_per_block environments (in all)
+            are split into as many blocks as it takes to hide the inference; 1 with inference=inline.
         inference: auto | inline | remote. inline: the worker holds a copy of the policy; remote: policy workers
             answer in batches; auto: remote when there are policy workers, else inline.
         sample_steps: Trained rows of a chunk.
@@ -23,7 +25,7 @@ class ActorsConfig:
     """
 
     count: int = 1
-    ring_size: int = 1
+    ring_size: int | str = 1
     inference: str = "auto"
     sample_steps: int = 128
     burn_in: int = 0
@@ -33,9 +35,12 @@ class ActorsConfig:
     weights_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("count", "ring_size", "sample_steps", "bootstrap"):
+        if isinstance(self.ring_size, str) and self.ring_size != "auto":
+            raise ValueError(f"actors.ring_size must be a number or auto, got {self.ring_size!r}")
+        for name in ("count", "ring", "sample_steps", "bootstrap"):
             if getattr(self, name) < 1:
-                raise ValueError(f"actors.{name} must be >= 1, got {getattr(self, name)}")
+                key = "ring_size" if name == "ring" else name
+                raise ValueError(f"actors.{key} must be >= 1, got {getattr(self, name)}")
         if self.burn_in < 0:
             raise ValueError(f"actors.burn_in must be >= 0, got {self.burn_in}")
         if self.inference not in ("auto", "inline", "remote"):
@@ -45,3 +50,8 @@ class ActorsConfig:
                 f"actors.burn_in + actors.bootstrap must be <= actors.sample_steps, got {self.burn_in} + "
                 f"{self.bootstrap} > {self.sample_steps}: rows carried into the next chunk must come from this one"
             )
+
+    @property
+    def ring(self) -> int:
+        """Blocks per worker: ring_size, or 1 as long as it has not been chosen."""
+        return 1 if isinstance(self.ring_size, str) else self.ring_size

@@ -14,6 +14,7 @@ import numpy as np
 
 from srl_ray.actors.config import ActorsConfig
 from srl_ray.actors.lanes import Chunks, LaneTable, Request
+from srl_ray.actors.ring import RingTimes, measure_block
 from srl_ray.core.seeding import derive_seed
 from srl_ray.core.types import BlockSpec, ChunkLayout, EpisodeRecord
 from srl_ray.envs.block import EnvBlock
@@ -135,8 +136,8 @@ class _Slot:
 class ActorWorker:
     """Steps a ring of environment blocks, gets actions, ships chunks. A plain class; Ray is put on elsewhere.
 
-    Lifecycle:   setup() → connect() → run() … stop() → run returns
-    Threads:     setup, connect and run in one thread; report, rewire and stop in any other.
+    Lifecycle:   setup() → connect() → [measure() → split() → connect() →] run() … stop() → run returns
+    Threads:     setup, connect, measure, split and run in one thread; report, rewire and stop in any other.
     """
 
     def __init__(self, settings: ActorSettings) -> None:
@@ -162,15 +163,39 @@ class ActorWorker:
             EnvironmentFault: the environment breaks the contract or cannot be built.
             ConfigError: it does not exist.
         """
-        from srl_ray.envs.factory import make_block
-
         settings = self.settings
         if settings.index == 0 and settings.epoch == 0:
             from srl_ray.envs.contract import check_contract
 
             check_contract(settings.env)
-        self._blocks = [make_block(settings.env) for _ in range(settings.actors.ring_size)]
+        self._make_blocks()
         return self._blocks[0].spec
+
+    def measure(self) -> RingTimes:
+        """Step the first block for a second, without recording, and say what takes how long.
+
+        After `connect`, which has to be called again before `run`. Waits for the policy worker's weights.
+        """
+        assert self._inference is not None
+        self._inference.install(0, 0)
+        slot, settings = self._ring[0], self.settings
+        seed = derive_seed(settings.seed, "measure", settings.index)
+        return measure_block(slot.block, slot.lanes, self._inference, seed, settings.actors.weights_timeout_s)
+
+    def split(self, settings: ActorSettings) -> None:
+        """Step the environments in as many blocks as these settings say; `connect` has to be called again."""
+        assert self._inference is not None
+        self._inference.close()
+        self.settings = settings
+        if settings.actors.ring != len(self._blocks):
+            for block in self._blocks:
+                block.close()
+            self._make_blocks()
+
+    def _make_blocks(self) -> None:
+        from srl_ray.envs.factory import make_block
+
+        self._blocks = [make_block(self.settings.env) for _ in range(self.settings.actors.ring)]
 
     def connect(
         self, signature: PolicySignature | None, policy_worker: Any, trainers: Sequence[Any]
@@ -192,7 +217,7 @@ class ActorWorker:
         else:
             assert signature is not None
             self._inference = make_remote(settings, spec, signature, policy_worker)
-        self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring_size, trainers)
+        self._samples = SampleSink(settings.index, settings.epoch, settings.actors.ring, trainers)
         known = self._inference.signature
         self._ring = [
             _Slot(index, block, LaneTable(block.spec, settings.layout, known.action, known.state_size))
@@ -471,7 +496,7 @@ def make_remote(
         settings.epoch,
         spec.group.obs,
         signature,
-        slots=settings.actors.ring_size,
+        slots=settings.actors.ring,
         capacity=2 * spec.num_lanes,  # a lane's final row and its next first one can be asked together
         transport=settings.transport,
     )

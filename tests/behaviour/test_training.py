@@ -18,6 +18,7 @@ import ray
 import torch
 
 import srl_ray
+from srl_ray.actors.ring import RingTimes, choose_ring
 from srl_ray.algorithms.config import PPOConfig
 from srl_ray.core.seeding import derive_seed
 from srl_ray.core.types import AgentGroup, BlockSpec, ChunkLayout, DiscreteActions, FieldSpec
@@ -287,6 +288,26 @@ def test_one_experiment_in_three_layouts(tmp_path: Path, two_of_everything: RunR
         assert run.policy_version >= 8
         assert last > 1.5 * first or last > 60
     assert runs["two of everything"][1].record["buffer/finished"] > 0
+
+
+def test_a_chosen_ring_splits_the_environments_of_every_actor_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[RingTimes] = []
+
+    def choose(times: list[RingTimes], num_envs: int) -> tuple[int, RingTimes]:
+        measured.extend(times)
+        assert 1 <= choose_ring(times, num_envs)[0] <= num_envs == 8
+        return 4, times[0]
+
+    monkeypatch.setattr("srl_ray.crew.choose_ring", choose)
+    settings = {"layout": "remote", "actors.ring_size": "auto", "actors.count": 2, "stop.env_steps": 6000}
+    result = train(tmp_path / "run", {**CARTPOLE, **settings})
+    assert len(measured) == 2
+    assert all(min(times.step_s, times.handling_s, times.inference_s) > 0 for times in measured)
+    episodes = lines(result.run_dir / "episodes.jsonl")
+    assert {(e["worker"], e["slot"]) for e in episodes} == {(w, s) for w in range(2) for s in range(4)}
+    assert_books_balance(result, max_staleness=1)
 
 
 def test_the_last_version_is_on_disk_at_a_normal_end(two_of_everything: RunResult) -> None:
