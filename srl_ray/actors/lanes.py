@@ -6,12 +6,15 @@ docs/architecture.md). Every lane has its own cursor; a step of the block is wri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from srl_ray.core.types import ACTION_MASK, Arrays, BlockSpec, ChunkLayout, FieldSpec
+from srl_ray.actors.frames import LaneFrames
+from srl_ray.core.errors import EnvironmentFault
+from srl_ray.core.types import ACTION_MASK, FRAMES_PREFIX, STACK_PREFIX, Arrays, BlockSpec, ChunkLayout, FieldSpec
 from srl_ray.envs.block import BlockStep
 from srl_ray.streams.inference import InferenceReply
 
@@ -30,6 +33,7 @@ class Request:
         lanes: int64 [n].
         places: int64 [n], where the answer goes: row · lanes of the block + lane.
         num_acting: Rows at the front that ask for an action too.
+        device_obs: Field → [num_acting, ...], their observations on an accelerator; see `BlockStep.device_obs`.
     """
 
     obs: Arrays
@@ -38,6 +42,7 @@ class Request:
     lanes: np.ndarray
     places: np.ndarray
     num_acting: int
+    device_obs: Mapping[str, Any] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -55,7 +60,8 @@ class Chunks:
 
     Attributes:
         arrays: obs.<field>, action, log_prob, value, reward, on_reset, terminated, truncated, valid, policy_version:
-            [T, n, ...]; state [K, n, S].
+            [T, n, ...]; state [K, n, S]; for a stack of frames in place of obs.<field> frames.<field> [F, n, ...] and
+            stack.<field> [T, n, ...], see `core.types.FrameStack`.
         lanes: int64 [n].
         oldest_version: int64 [n], over the trained rows that a policy answered; the newest version if there are none.
         trained_rows: int64 [n], rows that count in the loss.
@@ -72,6 +78,8 @@ class Chunks:
 class LaneTable:
     """Turns block steps and policy replies into chunks. One thread; no Ray, no torch.
 
+    The arrays of a block step are used, in place, until the block's next call; a request holds them too.
+
     Lifecycle:   observe(step) → request → answer(request, reply) → ship() → grant(…) → actions → observe(next step) …
 
     A chunk is filled under a grant of the sample buffer. A lane without one steps unrecorded: its rows are overwritten
@@ -81,10 +89,14 @@ class LaneTable:
     def __init__(self, spec: BlockSpec, layout: ChunkLayout, action: FieldSpec, state_size: int) -> None:
         self.layout = layout
         self.num_lanes = spec.num_lanes
+        self._env_id = spec.env_id
         self._block_shape = (spec.num_envs, spec.group.num_agents)
         lanes, rows = self.num_lanes, layout.rows + 1  # one spare row: an end and a new beginning in the same step
-        self._obs_fields = {name: f"obs.{name}" for name in spec.group.obs}
-        fields = {self._obs_fields[name]: field for name, field in spec.group.obs.items()}
+        self._obs_fields = {name: f"obs.{name}" for name, field in spec.group.obs.items() if field.stack is None}
+        self._stacks = {
+            name: LaneFrames(field, rows, lanes) for name, field in spec.group.obs.items() if field.stack is not None
+        }
+        fields = {key: spec.group.obs[name] for name, key in self._obs_fields.items()}
         fields |= {
             "action": action,
             "log_prob": FieldSpec((), np.dtype(np.float32)),
@@ -115,6 +127,7 @@ class LaneTable:
         self._idle_steps = np.zeros(lanes, np.int64)
         self._is_anyone_idle = False
         self._actions = action.zeros(lanes)
+        self._newest: Arrays = {}  # field → [L, ...], the block's own arrays
         self._state = np.zeros((lanes, state_size), np.float32)
         self._state_before = np.zeros((lanes, state_size), np.float32)
         self._slot_of_row, self._carried_slots = _state_slots(layout)
@@ -140,17 +153,42 @@ class LaneTable:
             value_lanes = self._drop_unrecorded(value_lanes)
 
         lanes = self._lanes(step.present.reshape(shape))
+        was_absent = self._idle_steps[lanes] > 0
         self._count_idle(lanes)
         rows = self._new_rows(lanes)
         here = rows * self.num_lanes + lanes
         on_reset = step.on_reset.reshape(shape)[lanes]
+        self._newest = {name: obs.reshape(*shape, *obs.shape[2:]) for name, obs in step.obs.items()}
+        obs = self._newest_of(lanes)
         for name, key in self._obs_fields.items():
-            obs = step.obs[name].reshape(*shape, *step.obs[name].shape[2:])
-            places[key][here] = obs if lanes is self._all_lanes else obs[lanes]
+            places[key][here] = obs[name]
+        if self._stacks:
+            is_first = rows == self._begin[lanes]
+            for name, stacks in self._stacks.items():
+                stacks.write(here, obs[name], on_reset, is_first)
+            self._check_stacks(obs, here, (on_reset | was_absent) & ~is_first)
         places["on_reset"][here] = on_reset
         self._save_state(rows, lanes)
         self._acting_row[lanes] = rows
-        return self._request(lanes, here, on_reset, value_lanes)
+        request = self._request(obs, lanes, here, on_reset, value_lanes)
+        request.device_obs = step.device_obs if lanes is self._all_lanes else None
+        return request
+
+    def _newest_of(self, lanes: np.ndarray) -> Arrays:
+        """Their newest observations [n, ...]; where it is all lanes, the block's own arrays."""
+        return self._newest if lanes is self._all_lanes else {name: obs[lanes] for name, obs in self._newest.items()}
+
+    def _check_stacks(self, obs: Arrays, places: np.ndarray, doubtful: np.ndarray) -> None:
+        """Whether stacks can be rebuilt, where a row does not simply follow the one above it."""
+        if not doubtful.any():
+            return
+        for name, stacks in self._stacks.items():
+            if not np.array_equal(stacks.read(places[doubtful]), obs[name][doubtful]):
+                raise EnvironmentFault(
+                    self._env_id,
+                    f"observation field {name!r}: the stack of frames at the beginning of an episode, or of an agent "
+                    "that came back, is not the announced one; set env.frame_stack=off",
+                )
 
     def _lanes(self, which: np.ndarray) -> np.ndarray:
         """Numbers of the lanes in bool [L]; `_all_lanes` itself where it is all of them."""
@@ -181,6 +219,11 @@ class LaneTable:
                 places[key][here[missing]] = places[key][here[missing] - self.num_lanes]
             if nothing.any():
                 places[key][here[nothing]] = 0
+        nowhere = np.zeros(np.count_nonzero(given), np.bool_)
+        for name, stacks in self._stacks.items():
+            stacks.write(here[given], step.final_obs[name][position[given]], nowhere, nowhere)
+            stacks.repeat(here[missing])
+            stacks.blank(here[nothing])
         places["terminated"][here] = terminated
         places["truncated"][here] = ~terminated
         self._save_state(rows, lanes)
@@ -210,17 +253,22 @@ class LaneTable:
 
     # ------------------------------------------------------------------------------------------------- policy side
 
-    def _request(self, lanes: np.ndarray, places: np.ndarray, on_reset: np.ndarray, value_lanes: np.ndarray) -> Request:
+    def _request(
+        self, obs: Arrays, lanes: np.ndarray, places: np.ndarray, on_reset: np.ndarray, value_lanes: np.ndarray
+    ) -> Request:
         num_acting = len(lanes)
         if len(value_lanes):
             # the final row lies directly below the new one where the lane is present again
             final_rows = self._cursor[value_lanes] - 1 - (self._acting_row[value_lanes] >= 0)
+            final_places = final_rows * self.num_lanes + value_lanes
             lanes = np.concatenate([lanes, value_lanes])
-            places = np.concatenate([places, final_rows * self.num_lanes + value_lanes])
+            places = np.concatenate([places, final_places])
             on_reset = np.concatenate([on_reset, np.zeros(len(value_lanes), np.bool_)])
-        obs = {name: self._places[key][places] for name, key in self._obs_fields.items()}
-        if ACTION_MASK in obs:
-            obs[ACTION_MASK][num_acting:] = True  # only its value is wanted: no action may be illegal
+            finals = {name: self._places[key][final_places] for name, key in self._obs_fields.items()}
+            finals |= {name: stacks.read(final_places) for name, stacks in self._stacks.items()}
+            obs = {name: np.concatenate([acting, finals[name]]) for name, acting in obs.items()}
+            if ACTION_MASK in obs:
+                obs[ACTION_MASK][num_acting:] = True  # only its value is wanted: no action may be illegal
         return Request(obs, self._state[lanes], on_reset, lanes, places, num_acting)
 
     def answer(self, request: Request, reply: InferenceReply) -> None:
@@ -251,7 +299,7 @@ class LaneTable:
     def ask_again(self, lanes: np.ndarray) -> Request:
         """The same question for lanes whose answer has not been acted on yet (newer weights were installed)."""
         here = self._acting_row[lanes] * self.num_lanes + lanes
-        obs = {name: self._places[key][here] for name, key in self._obs_fields.items()}
+        obs = {name: newest[lanes] for name, newest in self._newest.items()}
         return Request(obs, self._state_before[lanes], self._places["on_reset"][here], lanes, here, len(lanes))
 
     # ------------------------------------------------------------------------------------------------- sample side
@@ -274,6 +322,9 @@ class LaneTable:
         arrays = {
             name: array[:length].copy() if everything else array[:length, lanes] for name, array in self._buffer.items()
         }
+        for name, stacks in self._stacks.items():
+            kept = {FRAMES_PREFIX: stacks.frames[:-1], STACK_PREFIX: stacks.offsets[:-1]}  # but for the spare row
+            arrays |= {prefix + name: x.copy() if everything else x[:, lanes] for prefix, x in kept.items()}
         row = np.arange(length)[:, None]
         arrays["valid"] = (row >= self._begin[lanes]) & (row < self._cursor[lanes])
         arrays["state"] = self._saved[self._shipped_slots][:, lanes]
@@ -314,6 +365,8 @@ class LaneTable:
             if not name.startswith("obs."):
                 array[kept:, at] = _BLANK.get(name, 0)
                 array[kept - 1, blank] = _BLANK.get(name, 0)
+        for stacks in self._stacks.values():
+            stacks.carry(shift, kept, at)
         acting = lanes[self._acting_row[lanes] >= 0]
         self._acting_row[acting] -= shift
         for new, old in self._carried_slots:
@@ -323,7 +376,8 @@ class LaneTable:
         """Begin the lanes' next chunk as if their life began now."""
         self._begin[lanes] = self._cursor[lanes] = self.layout.burn_in
         for name, array in self._buffer.items():
-            array[:, lanes] = _BLANK.get(name, 0)
+            if not name.startswith("obs."):
+                array[:, lanes] = _BLANK.get(name, 0)
         self._idle_steps[lanes] = 0
 
     # -------------------------------------------------------------------------------------------------------- gate

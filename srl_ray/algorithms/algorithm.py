@@ -14,17 +14,18 @@ from srl_ray.models.policy import Policy
 
 @dataclass
 class Collective:
-    """The two sums a distributed trainer needs; identity in one process.
+    """The two sums a distributed trainer needs; nothing is summed in one process.
 
     Attributes:
         reduce_sum: Adds a tensor over all trainer workers, in place, and returns it. Every rank must call it the same
             number of times, so algorithms never skip it for lack of data.
-        average_gradients: Replaces every parameter's gradient by its mean over trainer workers.
+        backward: Computes the gradients of a loss, and replaces those of the module's parameters by their means over
+            trainer workers; what was accumulated before (of microbatches) counts in.
         world_size: Number of trainer workers.
     """
 
     reduce_sum: Callable[[Tensor], Tensor] = lambda tensor: tensor
-    average_gradients: Callable[[nn.Module], None] = lambda module: None
+    backward: Callable[[Tensor, nn.Module], None] = lambda loss, module: loss.backward()  # type: ignore[no-untyped-call]
     world_size: int = 1
 
 
@@ -35,6 +36,8 @@ class Algorithm(Protocol):
         obs.<field> [T, B, ...] · action [T, B, k] · log_prob, value, reward float32 [T, B] · on_reset, terminated,
         truncated, valid bool [T, B] · policy_version int64 [T, B] (−1: never answered) · state float32 [K, B, S]
         (K = sample_steps / bptt_steps, plus one in front for row 0 when there is burn-in).
+    An algorithm with the attribute `takes_frames` = True gets stacks of frames as frames.<field> and stack.<field> (see
+    `core.types.FrameStack`), a fraction of their size, and rebuilds the rows that it needs (`algorithms.frame_stacks`).
     Loss mask: valid & ~(terminated | truncated) over rows [burn_in, burn_in + sample_steps).
     """
 

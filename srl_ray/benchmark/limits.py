@@ -20,7 +20,7 @@ import numpy as np
 
 from srl_ray.benchmark.tasks import task_config
 from srl_ray.config import ExperimentConfig
-from srl_ray.core.types import ActionSpec, ChunkLayout
+from srl_ray.core.types import FRAMES_PREFIX, STACK_PREFIX, ActionSpec, ChunkLayout
 from srl_ray.envs.contract import random_actions
 
 PARTS = ("environment", "inference", "update")
@@ -118,7 +118,14 @@ def _batch(config: ExperimentConfig, policy: Any, spec: Any, step: Any, layout: 
     batch: dict[str, Any] = {}
     for name, field in step.obs.items():
         lanes = field.reshape(-1, *field.shape[2:])[present]
-        batch[f"obs.{name}"] = lanes[rng.integers(len(lanes), size=(rows, chunks))]
+        field_spec = spec.group.obs[name]
+        if field_spec.stack is None:
+            batch[f"obs.{name}"] = lanes[rng.integers(len(lanes), size=(rows, chunks))]
+        else:
+            newest = lanes.take([-1], axis=1 + field_spec.stack.axis)
+            batch[FRAMES_PREFIX + name] = newest[rng.integers(len(lanes), size=(rows + field_spec.stack.lead, chunks))]
+            back = np.arange(field_spec.stack.depth, dtype=np.int8)[::-1].reshape(field_spec.offsets.shape)
+            batch[STACK_PREFIX + name] = np.broadcast_to(back, (rows, chunks, *back.shape)).copy()
     batch["action"] = _random_actions(rng, spec.group.action, (rows, chunks))
     for name in ("log_prob", "value", "reward"):
         batch[name] = rng.normal(scale=0.1, size=(rows, chunks)).astype(np.float32)

@@ -22,12 +22,63 @@ ACTION_MASK = "action_mask"
 """Observation field of legal discrete actions: bool [sum(nvec)], the components' masks one after the other."""
 
 
+FRAMES_PREFIX, STACK_PREFIX = "frames.", "stack."
+"""In chunks and sample batches a stacked observation field is two arrays, see `FrameStack`."""
+
+
+@dataclass(frozen=True)
+class FrameStack:
+    """An observation that holds the newest frames of its lane's rows, oldest first, so that each frame is stored once.
+
+    The stack of a row is that of the lane's row before it moved on by one frame; the first of an episode is `pad` and
+    one frame. A chunk holds, besides frames.<field> [F, n, ...], for each of its rows how far back its frames lie:
+    stack.<field> int8 [T, n, ...] with `depth` numbers, −1 for a blank one. Row t's newest frame is number
+    t + F − T, frame 0 is blank, and those between belong to rows before the chunk.
+
+    Attributes:
+        axis: Of the row's shape.
+        depth: Frames.
+        pad: zero | repeat: what stands for frames before an episode's first one, which `repeat` repeats.
+    """
+
+    axis: int
+    depth: int
+    pad: str
+
+    @property
+    def lead(self) -> int:
+        """F − T: the blank frame, and as many as the stack of a row before the chunk's first holds."""
+        return 1 + self.depth
+
+    @property
+    def first(self) -> np.ndarray:
+        """int8 [depth]: offsets of an episode's first row."""
+        offsets = np.full(self.depth, 0 if self.pad == "repeat" else -1, np.int8)
+        offsets[-1] = 0
+        return offsets
+
+
 @dataclass(frozen=True)
 class FieldSpec:
-    """Shape (of one row) and dtype of one named field."""
+    """Shape (of one row) and dtype of one named field, and whether it is a stack of frames."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    stack: FrameStack | None = None
+
+    @property
+    def frame(self) -> FieldSpec:
+        """One frame of a stack; its axis stays, with one entry."""
+        assert self.stack is not None
+        axis = self.stack.axis
+        return FieldSpec((*self.shape[:axis], 1, *self.shape[axis + 1 :]), self.dtype)
+
+    @property
+    def offsets(self) -> FieldSpec:
+        """A stack's offsets, along its axis."""
+        assert self.stack is not None
+        axis, ones = self.stack.axis, (1,) * len(self.shape)
+        return FieldSpec((*ones[:axis], self.stack.depth, *ones[axis + 1 :]), np.dtype(np.int8))
 
     @property
     def size(self) -> int:

@@ -23,6 +23,11 @@ class EnvConfig:
         autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
         step_timeout_s: A step or reset that takes longer is a fault.
         on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
+        frame_stack: Which axis of uint8 observations with three axes or more holds the last frames: first | last | off
+            | auto: as known of gymnasium's FrameStackObservation and ALE's vector environment. Such observations are
+            stored and sent frame by frame.
+        frame_stack_pad: With frame_stack=first or last, what stands before an episode's first frame: repeat (that
+            frame) | zero.
         on_nonfinite: stop: end the run on a NaN or infinite observation or reward; drop: discard the episode.
         max_faults: With on_error=restart, faults in a row of one environment (no finished episode between) before the
             run ends.
@@ -36,6 +41,8 @@ class EnvConfig:
     autoreset: str = "same_step"
     step_timeout_s: float = 60.0
     on_error: str = "restart"
+    frame_stack: str = "auto"
+    frame_stack_pad: str = "repeat"
     on_nonfinite: str = "stop"
     max_faults: int = 5
 
@@ -50,3 +57,7 @@ class EnvConfig:
             raise ValueError(f"env.vectorization must be sync or native, got {self.vectorization!r}")
         if self.autoreset not in ("same_step", "next_step", "disabled"):
             raise ValueError(f"env.autoreset must be same_step, next_step or disabled, got {self.autoreset!r}")
+        if self.frame_stack not in ("auto", "off", "first", "last"):
+            raise ValueError(f"env.frame_stack must be auto, off, first or last, got {self.frame_stack!r}")
+        if self.frame_stack_pad not in ("repeat", "zero"):
+            raise ValueError(f"env.frame_stack_pad must be repeat or zero, got {self.frame_stack_pad!r}")

@@ -14,12 +14,20 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from srl_ray.core.errors import EnvironmentFault
-from srl_ray.core.types import ACTION_MASK, ActionSpec, Arrays, BlockSpec, ContinuousActions, DiscreteActions
+from srl_ray.core.types import (
+    ACTION_MASK,
+    ActionSpec,
+    Arrays,
+    BlockSpec,
+    ContinuousActions,
+    DiscreteActions,
+    FieldSpec,
+)
 from srl_ray.envs.block import BlockStep, EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.factory import as_block, build_raw, env_name, is_block
 from srl_ray.envs.gymnasium_block import describe_error, describe_nonfinite, explain_step, prepare_env, split_reset
-from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter
+from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +117,9 @@ class _EnvCheck:
         self._config = config
         self._enter = enter
         self._actions = ActionAdapter(env.action_space, name)
-        self._obs = ObservationAdapter(env.observation_space, self._actions.spec, name)
+        stacking = find_stacking(env, config.frame_stack, config.frame_stack_pad)
+        self._obs = ObservationAdapter(env.observation_space, self._actions.spec, name, stacking)
+        self._stacks = _StackCheck(self._obs.fields, 1)
         self._rows = self._obs.allocate(1)
         self._write = self._obs.writer(self._rows)
 
@@ -131,6 +141,8 @@ class _EnvCheck:
                 return self._leave_to_on_error(f"step({action!r})", error)
             if self._look_at_step(result, t) and not self._reset(None):
                 return
+        if self._stacks.is_needed:
+            self._reset(None)
 
     def _reset(self, seed: int | None) -> bool:
         """Reset and look; False when an ordinary exception ended the check."""
@@ -148,7 +160,7 @@ class _EnvCheck:
             self._leave_to_on_error(call, error)
             return False
         obs, _ = split_reset(result)
-        self._look_at_obs(obs, call)
+        self._look_at_obs(obs, call, on_reset=True)
         return True
 
     def _look_at_step(self, result: Any, t: int) -> bool:
@@ -171,9 +183,10 @@ class _EnvCheck:
             raise ContractBreach(f"step {t}: info: expected a dict, found {type(info).__name__}")
         return bool(terminated or truncated)
 
-    def _look_at_obs(self, obs: Any, where: str) -> None:
+    def _look_at_obs(self, obs: Any, where: str, *, on_reset: bool = False) -> None:
         try:
             self._write(0, obs)
+            self._stacks.look(self._rows, np.zeros(1, np.int64), np.array([on_reset]))
             check_inside(obs, self._env.observation_space, "", self._config.on_nonfinite == "drop")
         except ContractBreach as error:
             raise ContractBreach(f"{where}: {error}") from error
@@ -186,6 +199,48 @@ class _EnvCheck:
             "environment %r: %s raised %s during the check before the run; env.on_error=restart goes on\n%s",
             self._name, call, describe_error(error), trace,
         )  # fmt: skip
+
+
+class _StackCheck:
+    """Compares announced stacks of frames with those of the rows before."""
+
+    def __init__(self, fields: Mapping[str, FieldSpec], lanes: int) -> None:
+        self._fields = {name: field for name, field in fields.items() if field.stack is not None}
+        self._newest = {name: field.zeros(lanes) for name, field in self._fields.items()}
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._fields)
+
+    def look(self, obs: Arrays, lanes: np.ndarray, on_reset: np.ndarray) -> None:
+        """The next observations [n, ...] of lanes [n], and whether each is the first of an episode (bool [n]).
+
+        Raises:
+            ContractBreach: one is not the stack that follows from its lane's last.
+        """
+        for name, field in self._fields.items():
+            stack = field.stack
+            assert stack is not None
+            frames = np.moveaxis(obs[name], 1 + stack.axis, 1)
+            before = np.moveaxis(self._newest[name][lanes], 1 + stack.axis, 1)[:, 1:]
+            older, pad = frames[:, :-1], frames[:, -1:] if stack.pad == "repeat" else np.zeros_like(frames[:, -1:])
+            is_right = np.where(_on_rows(on_reset, older), older == pad, older == before)
+            if not is_right.all():
+                lane = int(np.flatnonzero(~is_right.reshape(len(lanes), -1).all(axis=1))[0])
+                expected = (
+                    f"{stack.depth - 1} frames of padding ({stack.pad}) before the first of an episode"
+                    if on_reset[lane]
+                    else f"the last {stack.depth - 1} frames of the observation before"
+                )
+                raise ContractBreach(
+                    f"observation field {name!r}: expected a stack of {stack.depth} frames on axis {stack.axis}, which "
+                    f"begins with {expected}, found others; set env.frame_stack=off, or axis and env.frame_stack_pad"
+                )
+            self._newest[name][lanes] = obs[name]
+
+
+def _on_rows(flags: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def check_inside(obs: Any, space: Any, name: str, may_be_nonfinite: bool = False) -> None:
@@ -232,9 +287,11 @@ def check_block(
     spec = block.spec
     rng = np.random.default_rng(seed)
     begin = time.monotonic()
+    stacks = _StackCheck(spec.group.obs, spec.num_lanes)
     enter("reset")
     answer = block.reset(seed)
     _look_at_block_step(answer, spec, "reset")
+    _look_at_stacks(answer, spec, stacks, "reset")
     for t in range(steps):
         if time.monotonic() - begin > MAX_STEPPING_S:
             return
@@ -244,6 +301,20 @@ def check_block(
         enter(f"step {t}")
         answer = block.step(actions.reshape(spec.num_envs, spec.group.num_agents, -1))
         _look_at_block_step(answer, spec, f"step {t}")
+        _look_at_stacks(answer, spec, stacks, f"step {t}")
+    if stacks.is_needed:
+        enter("reset")
+        _look_at_stacks(block.reset(seed), spec, stacks, "reset")
+
+
+def _look_at_stacks(answer: BlockStep, spec: BlockSpec, stacks: _StackCheck, where: str) -> None:
+    obs = {name: array.reshape(spec.num_lanes, *array.shape[2:]) for name, array in answer.obs.items()}
+    lanes = np.flatnonzero(answer.present)
+    try:
+        stacks.look(answer.final_obs, answer.final_lanes, np.zeros(len(answer.final_lanes), np.bool_))
+        stacks.look({name: array[lanes] for name, array in obs.items()}, lanes, answer.on_reset.reshape(-1)[lanes])
+    except ContractBreach as error:
+        raise EnvironmentFault(spec.env_id, f"{where}: {error}") from error
 
 
 def _look_at_block_step(answer: BlockStep, spec: BlockSpec, where: str) -> None:

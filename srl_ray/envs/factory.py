@@ -59,6 +59,8 @@ def as_block(made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: i
         "on_nonfinite": config.on_nonfinite,
         "max_faults": config.max_faults,
     }
+        "frame_stack": config.frame_stack,
+        "frame_stack_pad": config.frame_stack_pad,
     block: EnvBlock
     if is_block(made):
         block = made

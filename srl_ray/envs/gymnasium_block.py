@@ -14,7 +14,7 @@ import numpy as np
 from srl_ray.core.errors import EnvironmentFault
 from srl_ray.core.types import ACTION_MASK, AgentGroup, Arrays, BlockSpec, DiscreteActions, EpisodeRecord
 from srl_ray.envs.block import BlockStep
-from srl_ray.envs.spaces import ActionAdapter, ContractBreach, MaskFromInfo, ObservationAdapter
+from srl_ray.envs.spaces import ActionAdapter, ContractBreach, MaskFromInfo, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class GymBlock:
         on_nonfinite: stop | drop.
         max_faults: Faults in a row of one environment, without a finished episode between, that are still answered.
         first_env: An environment that is already built and not reset yet, taken as the first one.
+        frame_stack: auto | first | last | off; see `EnvConfig`.
+        frame_stack_pad: repeat | zero.
 
     Raises:
         EnvironmentFault: from the constructor when an environment cannot be built; from `reset` and `step` as above.
@@ -66,6 +68,8 @@ class GymBlock:
         on_nonfinite: str = "stop",
         max_faults: int = 5,
         first_env: Env | None = None,
+        frame_stack: str = "auto",
+        frame_stack_pad: str = "repeat",
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
@@ -85,7 +89,8 @@ class GymBlock:
             raise
         self._step_calls: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._actions = ActionAdapter(self._envs[0].action_space, env_id)
-        self._obs = ObservationAdapter(self._envs[0].observation_space, self._actions.spec, env_id)
+        stacking = find_stacking(self._envs[0], frame_stack, frame_stack_pad)
+        self._obs = ObservationAdapter(self._envs[0].observation_space, self._actions.spec, env_id, stacking)
         group = AgentGroup(
             name="agents", agent_ids=(AGENT_ID,), obs=self._obs.fields, action=self._actions.spec, teams=("agents",)
         )

@@ -24,14 +24,24 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
+from gymnasium.vector import SyncVectorEnv
 
 from srl_ray.core.errors import ConfigError
-from srl_ray.core.types import ACTION_MASK, ActionSpec, Arrays, ContinuousActions, DiscreteActions, FieldSpec
+from srl_ray.core.types import (
+    ACTION_MASK,
+    ActionSpec,
+    Arrays,
+    ContinuousActions,
+    DiscreteActions,
+    FieldSpec,
+    FrameStack,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +70,13 @@ class ContractBreach(ValueError):
 # ---------------------------------------------------------------------------------------------------- observations
 
 
+class Stacking(NamedTuple):
+    """How observations are stacked: see `FrameStack`; a negative axis counts from the end."""
+
+    axis: int
+    pad: str
+
+
 class _Field(Protocol):
     """One flat field. `write_one` fills row `index` of `out` [rows, ...]; `write_all` fills all its rows."""
 
@@ -79,9 +96,10 @@ class ObservationAdapter:
         space: Observation space of one agent.
         action: Its action spec, to check the size of an action mask.
         env_id: Name for messages.
+        stacking: How its uint8 fields of three axes or more are stacks of frames; None: they are not.
 
     Raises:
-        ConfigError: the space holds something that is not supported.
+        ConfigError: the space holds something that is not supported, or nothing that could be a stack.
 
     Example:
         adapter = ObservationAdapter(env.observation_space, action_spec, "CartPole-v1")
@@ -90,10 +108,12 @@ class ObservationAdapter:
         write(3, env.reset()[0])
     """
 
-    def __init__(self, space: Space, action: ActionSpec, env_id: str) -> None:
+    def __init__(self, space: Space, action: ActionSpec, env_id: str, stacking: Stacking | None = None) -> None:
         self.space = space
         self._fields = _make_fields(space, action, env_id)
         self.fields: dict[str, FieldSpec] = {field.name: field.spec for field in self._fields}
+        if stacking is not None:
+            self.fields = _stacked(self.fields, stacking, env_id)
         self.float_fields: tuple[str, ...] = tuple(
             field.name for field in self._fields if isinstance(field, _BoxField) and field.is_float
         )
@@ -123,6 +143,69 @@ class ObservationAdapter:
         """Write a batched observation, as a vector environment returns it, into all rows of the buffers [E, ...]."""
         for field in self._fields:
             field.write_all(buffers[field.name], _follow(obs, field.path))
+
+
+def find_stacking(env: Any, option: str, pad: str) -> Stacking | None:
+    """How an environment, or a vector environment, stacks frames.
+
+    Args:
+        env: Not reset yet.
+        option: env.frame_stack.
+        pad: env.frame_stack_pad.
+    """
+    match option:
+        case "first":
+            return Stacking(0, pad)
+        case "last":
+            return Stacking(-1, pad)
+        case "auto":
+            return _known_stacking(env)
+    return None
+
+
+def _known_stacking(env: Any) -> Stacking | None:
+    """Of an environment whose stacks nothing above them can have changed."""
+    while isinstance(env, _HARMLESS):
+        env = env.env
+    if isinstance(env, SyncVectorEnv):
+        return _known_stacking(env.envs[0])
+    if type(env).__name__ == "AtariVectorEnv" and type(env).__module__.startswith("ale_py."):
+        return Stacking(0, "zero") if env.single_observation_space.shape[0] > 1 else None
+    if type(env) is not wrappers.FrameStackObservation or not isinstance(env.observation_space, spaces.Box):
+        return None
+    pad = {"reset": "repeat", "zero": "zero"}.get(env.padding_type)
+    is_stack = env.stack_size > 1 and _may_be_stack(FieldSpec(env.observation_space.shape, env.observation_space.dtype))  # type: ignore[arg-type]
+    return Stacking(0, pad) if pad is not None and is_stack else None
+
+
+_HARMLESS = (
+    gymnasium.ActionWrapper,
+    gymnasium.RewardWrapper,
+    wrappers.Autoreset,
+    wrappers.OrderEnforcing,
+    wrappers.PassiveEnvChecker,
+    wrappers.RecordEpisodeStatistics,
+    wrappers.TimeLimit,
+)
+"""Wrappers that leave observations alone."""
+
+
+def _may_be_stack(field: FieldSpec) -> bool:
+    return field.dtype == np.uint8 and len(field.shape) >= 3
+
+
+def _stacked(fields: Mapping[str, FieldSpec], stacking: Stacking, env_id: str) -> dict[str, FieldSpec]:
+    stacked = dict(fields)
+    for name, field in fields.items():
+        axis = range(len(field.shape))[stacking.axis] if _may_be_stack(field) else 0
+        if _may_be_stack(field) and 1 < field.shape[axis] < 127:
+            stacked[name] = replace(field, stack=FrameStack(axis, field.shape[axis], stacking.pad))
+    if stacked == fields:
+        raise ConfigError(
+            f"environment {env_id!r}: env.frame_stack names an axis, but no observation is a stack of frames: expected "
+            f"uint8 with three axes or more, found {[(field.shape, str(field.dtype)) for field in fields.values()]}."
+        )
+    return stacked
 
 
 class _BoxField:

@@ -33,7 +33,7 @@ from srl_ray.envs.gymnasium_block import (
     frame_skip_of,
     split_reset,
 )
-from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter
+from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class VectorBlock:
         on_nonfinite: stop | drop.
         max_faults: Faults in a row of one environment, without a finished episode between, that are still answered.
         first_env: A vector environment that is already built and not reset yet.
+        frame_stack: auto | first | last | off; see `EnvConfig`.
+        frame_stack_pad: repeat | zero.
 
     Lifecycle: build, `reset(seed)`, `step(actions)` for ever, `close()`; all in one thread.
     """
@@ -75,6 +77,8 @@ class VectorBlock:
         on_nonfinite: str = "stop",
         max_faults: int = 5,
         first_env: VectorEnv[Any, Any, Any] | None = None,
+        frame_stack: str = "auto",
+        frame_stack_pad: str = "repeat",
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
@@ -89,7 +93,8 @@ class VectorBlock:
         self._mode = _autoreset_mode(self._env, autoreset, env_id)
         count = self._env.num_envs
         self._actions = ActionAdapter(self._env.single_action_space, env_id)
-        self._obs = ObservationAdapter(self._env.single_observation_space, self._actions.spec, env_id)
+        stacking = find_stacking(self._env, frame_stack, frame_stack_pad)
+        self._obs = ObservationAdapter(self._env.single_observation_space, self._actions.spec, env_id, stacking)
         group = AgentGroup(
             name="agents", agent_ids=(AGENT_ID,), obs=self._obs.fields, action=self._actions.spec, teams=("agents",)
         )

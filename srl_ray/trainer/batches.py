@@ -12,7 +12,7 @@ from srl_ray.streams.sample_buffer import Chunk, ChunkMessage
 
 
 def assemble(chunks: list[Chunk], device: torch.device) -> dict[str, Tensor]:
-    """Stack chunks side by side: field → [T, B, ...], state [K, B, S]. Each number is copied once."""
+    """Put chunks side by side: field → [T, B, ...], state [K, B, S], frames [F, B, ...]. Each number is copied once."""
     parts: list[tuple[ChunkMessage, list[int]]] = []
     for chunk in chunks:
         if parts and parts[-1][0] is chunk.message:

@@ -6,12 +6,13 @@ before it (recurrent), or a whole chunk (recurrent with burn-in, whose first sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from srl_ray.core.types import ChunkLayout
+from srl_ray.algorithms.frame_stacks import rebuild
+from srl_ray.core.types import STACK_PREFIX, ChunkLayout
 from srl_ray.models.policy import Tensors
 from srl_ray.models.tower import BURN_IN_PREFIX, OBS_PREFIX
 
@@ -26,6 +27,7 @@ class TrainedRows:
         burn_in: The fields of the rows before, with their prefix; empty without burn-in.
         unit: row | segment | chunk.
         bptt_steps: Rows of a segment.
+        frames: Frames of stacked observations, of which `fields` and `burn_in` hold places; see `split_frames`.
     """
 
     fields: Tensors
@@ -33,6 +35,7 @@ class TrainedRows:
     burn_in: Tensors
     unit: str
     bptt_steps: int
+    frames: Tensors = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -66,7 +69,11 @@ class TrainedRows:
                 batch["state"] = self.state.index_select(1, units)
                 for name, x in self.burn_in.items():
                     batch[name] = x.index_select(0 if name == BURN_IN_PREFIX + "state" else 1, units)
-        return batch
+        return rebuild(batch, self.frames)
+
+    def whole(self) -> Tensors:
+        """All rows as one batch without burn-in; stacked observations are rebuilt if they are looked at."""
+        return _Rebuilding({**self.fields, "state": self.state}, self.frames)
 
     def _take_segments(self, units: Tensor) -> Tensors:
         segment, chunk = units // self.chunks, units % self.chunks
@@ -78,16 +85,29 @@ class TrainedRows:
         return batch
 
 
-def trained_rows(batch: Tensors, layout: ChunkLayout, *, is_recurrent: bool) -> TrainedRows:
+class _Rebuilding(dict[str, Tensor]):
+    def __init__(self, rows: Tensors, frames: Tensors) -> None:
+        super().__init__(rows)
+        self._frames = frames
+
+    def __missing__(self, name: str) -> Tensor:
+        stack = name.replace(OBS_PREFIX, STACK_PREFIX, 1)
+        return rebuild({stack: self[stack]}, self._frames)[name]
+
+
+def trained_rows(
+    batch: Tensors, layout: ChunkLayout, *, is_recurrent: bool, frames: Tensors | None = None
+) -> TrainedRows:
     """The rows [burn_in, burn_in + sample_steps) with their loss mask.
 
     Args:
         batch: As `Algorithm` describes it.
         layout: Rows of a chunk.
         is_recurrent: Whether the policy has a recurrent state.
+        frames: As `split_frames` took them out of the batch.
     """
     start, stop = layout.burn_in, layout.burn_in + layout.sample_steps
-    names = [name for name in batch if name.startswith(OBS_PREFIX)]
+    names = observation_names(batch)
     fields = {name: batch[name][start:stop] for name in [*names, "action", "log_prob", "value", "on_reset"]}
     final = batch["terminated"] | batch["truncated"]
     fields["mask"] = (batch["valid"] & ~final)[start:stop]
@@ -98,7 +118,12 @@ def trained_rows(batch: Tensors, layout: ChunkLayout, *, is_recurrent: bool) -> 
             burn_in = {BURN_IN_PREFIX + name: batch[name][:start] for name in [*names, "on_reset", "valid"]}
             burn_in[BURN_IN_PREFIX + "state"] = state[0]
         state = state[1:]
-    return TrainedRows(fields=fields, state=state, burn_in=burn_in, unit=unit, bptt_steps=layout.bptt_steps)
+    return TrainedRows(fields, state, burn_in, unit, layout.bptt_steps, frames or {})
+
+
+def observation_names(batch: Tensors) -> list[str]:
+    """Names of the observations' fields, stacked or not."""
+    return [name for name in batch if name.startswith((OBS_PREFIX, STACK_PREFIX))]
 
 
 def _flat(x: Tensor) -> Tensor:
