@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
 from srl_ray.core.types import ActionSpec, FieldSpec
+from srl_ray.models.array_actor import ArrayActor
 from srl_ray.models.config import ActorCriticConfig
 from srl_ray.models.encoders import VECTOR, FieldEncoder, VectorFields, split_fields
 from srl_ray.models.layers import Mlp
@@ -42,10 +44,23 @@ class ActorCritic(TowerPolicy):
             precision=config.precision,
             init_log_std=config.init_log_std,
         )
+        self.config = config
         self.vector_fields = vector_fields
+        self._array_actor: ArrayActor | None = None
         self.normalizer: ObservationNormalizer | None = None
         if config.normalize_obs and vector_size:
             self.normalizer = ObservationNormalizer([vector_size], clip=config.obs_clip)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array_actor": None}  # its views are of these weights, not of the copy's
+
+    @property
+    def array_actor(self) -> ArrayActor | None:
+        """The same decisions in numpy; None where that is not possible."""
+        if not ArrayActor.fits(self):
+            return None
+        self._array_actor = self._array_actor or ArrayActor(self)
+        return self._array_actor
 
     def prepare(self, obs: Tensors) -> Tensors:
         if self.vector_fields is None:

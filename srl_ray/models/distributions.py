@@ -14,7 +14,9 @@ from torch import Tensor
 ILLEGAL_LOGIT = -1e10
 """Logit of an illegal action; its softmax is exactly 0 in float32 as soon as one action is legal."""
 
-_LOG_2PI = math.log(2.0 * math.pi)
+LOG_2PI = math.log(2.0 * math.pi)
+SMALLEST_NOISE = 1e-30
+"""A zero would turn into +inf and could lift an illegal action above the legal ones."""
 
 
 class NoLegalActionError(ValueError):
@@ -63,8 +65,7 @@ class MultiCategorical:
             Actions int64 [n, k] and their log-probabilities float [n].
         """
         noise = torch.empty_like(logits).exponential_(generator=generator)
-        # A zero would turn into +inf and could lift an illegal action above the legal ones.
-        anti_gumbel = noise.clamp_min_(1e-30).log_().masked_fill_(deterministic.unsqueeze(-1), 0.0)
+        anti_gumbel = noise.clamp_min_(SMALLEST_NOISE).log_().masked_fill_(deterministic.unsqueeze(-1), 0.0)
         actions, log_probs = [], []
         for part, perturbed in zip(self._split(logits), self._split(logits - anti_gumbel), strict=True):
             chosen = perturbed.argmax(-1, keepdim=True)
@@ -122,14 +123,14 @@ class DiagonalGaussian:
         """Actions float [n, k] (the mean where deterministic bool [n]) and their log-probabilities [n]."""
         noise = torch.empty_like(mean).normal_(generator=generator).masked_fill_(deterministic.unsqueeze(-1), 0.0)
         action = torch.addcmul(mean, log_std.exp(), noise)
-        return action, (-0.5 * noise.square() - (log_std + 0.5 * _LOG_2PI)).sum(-1)
+        return action, (-0.5 * noise.square() - (log_std + 0.5 * LOG_2PI)).sum(-1)
 
     def log_prob(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
         """Log-density [...] of actions [..., k]."""
         scaled = (action - mean) * torch.exp(-log_std)
-        return (-0.5 * scaled * scaled - log_std - 0.5 * _LOG_2PI).sum(-1)
+        return (-0.5 * scaled * scaled - log_std - 0.5 * LOG_2PI).sum(-1)
 
     def log_prob_entropy(self, mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density [...] of actions [..., k] and differential entropy [...]."""
-        entropy = (log_std + 0.5 * (1.0 + _LOG_2PI)).expand_as(mean).sum(-1)
+        entropy = (log_std + 0.5 * (1.0 + LOG_2PI)).expand_as(mean).sum(-1)
         return self.log_prob(mean, log_std, action), entropy

@@ -64,6 +64,9 @@ class Policy(Protocol):
         without gradient, but for chunks that begin without such rows (not valid), whose own state counts.
     Algorithms also pass a shuffled choice: segments as if they were chunks (K = 1; a segment always has T' / K rows),
     single rows if S = 0 (T' = 1), or none at all (B = 0).
+
+    A policy may also have `array_actor`: an object whose `act(obs, deterministic, generator)` takes and returns numpy
+    arrays (action, log_prob, value), or None where it cannot help. Inference on a CPU then asks it instead.
     """
 
     action_spec: ActionSpec
