@@ -38,7 +38,17 @@ class Task:
 TASKS = {
     "cartpole": Task(("env.id=CartPole-v1", "env.vectorization=native")),
     "cheetah": Task(("env.id=HalfCheetah-v5", "policy.hidden=[64,64]"), actor_workers=2),
-    "pong": Task(("env.id=ALE/Pong-v5", "env.vectorization=native", "env.kwargs.num_threads=1")),
+    "pong": Task(
+        (
+            "env.id=ALE/Pong-v5",
+            "env.vectorization=native",
+            "env.kwargs.num_threads=1",
+            "policy.separate=false",
+            "policy.hidden=[512]",
+            "policy.activation=relu",
+            "algorithm.microbatches=2",
+        )
+    ),
 }
 HIDE_AND_SEEK = ("experiment=hide_and_seek", "env.envs_per_block=8")
 NAMES = (*TASKS, *(f"{task}-wide" for task in TASKS), "hide_and_seek")
