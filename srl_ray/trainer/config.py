@@ -19,6 +19,8 @@ class TrainersConfig:
         (on a CPU the actor workers want the core that this takes).
     cpus: CPU share of a worker; null lets the placement plan choose. Above 1 it is also its number of math threads.
     gpus: GPUs of a worker, in (0, 1] or 0.
+    bucket_bytes: Gradients are averaged over trainer workers in pieces of at least this size, the last layers' first,
+        each as soon as backward has finished it. 0 averages every parameter by itself.
     collective_timeout_s: Deadline of a gradient reduction.
     """
 
@@ -31,6 +33,7 @@ class TrainersConfig:
     prefetch: bool | None = None
     cpus: float | None = None
     gpus: float = 0.0
+    bucket_bytes: int = 2**20
     collective_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -48,5 +51,7 @@ class TrainersConfig:
                 f"trainers.reuse must be <= trainers.max_staleness + 1, got {self.reuse} > {self.max_staleness} + 1: "
                 "the last use of a chunk would already be too stale"
             )
+        if self.bucket_bytes < 0:
+            raise ValueError(f"trainers.bucket_bytes must be >= 0, got {self.bucket_bytes}")
         if not 0.0 <= self.gpus <= 1.0:
             raise ValueError(f"trainers.gpus must be in [0, 1], got {self.gpus}")

@@ -39,9 +39,10 @@ class Ranks:
             self._barrier.wait()
             return tensor
 
-        def average_gradients(module: nn.Module) -> None:
+        def backward(loss: Tensor, module: nn.Module) -> None:
+            loss.backward()
             for parameter in module.parameters():
                 assert parameter.grad is not None
                 reduce_sum(parameter.grad).div_(self.world_size)
 
-        return Collective(reduce_sum, average_gradients, self.world_size)
+        return Collective(reduce_sum, backward, self.world_size)

@@ -388,11 +388,12 @@ def test_every_rank_calls_collectives_equally_often_even_without_data(recurrent:
 def test_a_lost_rank_leaves_the_weights_as_they_were() -> None:
     calls = iter(range(100))
 
-    def average_gradients(module: Any) -> None:
+    def backward(loss: torch.Tensor, module: Any) -> None:
         if next(calls) == 2:
             raise ConnectionError("peer closed the connection")
+        loss.backward()
 
-    policy, algorithm, collector = setup(collective=Collective(average_gradients=average_gradients))
+    policy, algorithm, collector = setup(collective=Collective(backward=backward))
     before = weights_of(policy)
     with pytest.raises(ConnectionError):
         algorithm.update(collector.batch(), 0.0)
