@@ -36,6 +36,8 @@ class Algorithm(Protocol):
         obs.<field> [T, B, ...] · action [T, B, k] · log_prob, value, reward float32 [T, B] · on_reset, terminated,
         truncated, valid bool [T, B] · policy_version int64 [T, B] (−1: never answered) · state float32 [K, B, S]
         (K = sample_steps / bptt_steps, plus one in front for row 0 when there is burn-in).
+    An algorithm with the attribute `takes_frames` = True gets stacks of frames as frames.<field> and stack.<field> (see
+    `core.types.FrameStack`), a fraction of their size, and rebuilds the rows that it needs (`algorithms.frame_stacks`).
     Loss mask: valid & ~(terminated | truncated) over rows [burn_in, burn_in + sample_steps).
     """
 

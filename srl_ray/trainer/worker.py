@@ -15,6 +15,7 @@ import torch
 from srl_ray.algorithms.algorithm import Algorithm
 from srl_ray.algorithms.config import AlgorithmConfig
 from srl_ray.algorithms.factory import make_algorithm
+from srl_ray.algorithms.frame_stacks import with_stacks
 from srl_ray.core.types import BlockSpec, ChunkLayout
 from srl_ray.models.compilation import compile_training
 from srl_ray.models.config import PolicyConfig
@@ -302,6 +303,8 @@ class TrainerWorker:
         versions = np.array([chunk.oldest_version for chunk in chunks])
         rows = trained_rows(chunks)
         batch = self._batch_of(chunks)
+        if not getattr(self._algorithm, "takes_frames", False):
+            batch = with_stacks(batch)
         chunks.clear()  # the batch is a copy: the chunks' shared memory is free again
         self._seconds["assemble"] += perf_counter() - begin
         for use in range(self.settings.trainers.reuse):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -9,15 +10,15 @@ from torch import Tensor, nn
 
 from srl_ray.algorithms.algorithm import Collective
 from srl_ray.algorithms.config import PPOConfig
+from srl_ray.algorithms.frame_stacks import rebuild, split_frames
 from srl_ray.algorithms.optimizer import Optimizer, Snapshot, linear_schedule
 from srl_ray.algorithms.ppo.losses import clipped_value_error, surrogate_loss, value_error
-from srl_ray.algorithms.ppo.minibatches import TrainedRows, trained_rows
+from srl_ray.algorithms.ppo.minibatches import TrainedRows, observation_names, trained_rows
 from srl_ray.algorithms.returns import gae
 from srl_ray.core.errors import NonFiniteError
 from srl_ray.core.types import ChunkLayout
 from srl_ray.models.normalization import RunningMoments
 from srl_ray.models.policy import Policy, Tensors
-from srl_ray.models.tower import OBS_PREFIX
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "rows")
 ADVANTAGE_EPS = 1e-5
@@ -33,6 +34,9 @@ class PPO:
     `target_kl` two), per minibatch one for the gradients, one for the metrics, two for observation statistics.
     Minibatch means are exact over all ranks however unevenly the loss masks fall.
     """
+
+    takes_frames = True
+    """Stacks are rebuilt for a minibatch at a time."""
 
     def __init__(
         self, config: PPOConfig, policy: Policy, layout: ChunkLayout, collective: Collective, seed: int
@@ -70,7 +74,8 @@ class PPO:
         entropy_cost = linear_schedule(config.entropy_cost, config.entropy_cost_end, progress)
         self.optimizer.set_learning_rate(learning_rate)
 
-        rows = trained_rows(batch, self.layout, is_recurrent=self.policy.state_size > 0)
+        batch, frames = split_frames(batch)
+        rows = trained_rows(batch, self.layout, is_recurrent=self.policy.state_size > 0, frames=frames)
         mask, units = rows.fields["mask"], rows.units()
         advantage, value = self._advantage(batch, rows, recompute=False)
         target = advantage + value
@@ -87,7 +92,7 @@ class PPO:
             sums += epoch_sums
             if config.target_kl is not None and self._is_past_target_kl(epoch_sums):
                 break
-        self.policy.update_statistics({**rows.fields, "state": rows.state})
+        self.policy.update_statistics(rows.whole())
 
         metrics = self._metrics(sums, stats, torch.stack(grad_norms))
         self._check_finite(metrics, batch)
@@ -137,7 +142,7 @@ class PPO:
         """
         layout = self.layout
         tail_rows = (layout.bptt_steps if rows.unit != "row" else 0) + layout.bootstrap
-        names = [name for name in batch if name.startswith(OBS_PREFIX)] + ["action", "on_reset"]
+        names = [*observation_names(batch), "action", "on_reset"]
         log_probs, values = [], []
         for chunks in torch.arange(rows.chunks, device=rows.state.device).tensor_split(self.config.minibatches):
             if not len(chunks):
@@ -149,7 +154,7 @@ class PPO:
             tail = {name: batch[name][-tail_rows:].index_select(1, chunks) for name in names}
             tail["mask"] = torch.ones_like(tail["on_reset"])
             tail["state"] = whole["state"][-1:]
-            parts = [self.policy.evaluate(whole), self.policy.evaluate(tail)]
+            parts = [self.policy.evaluate(rebuild(part, rows.frames)) for part in (whole, tail)]
             log_probs.append(torch.cat([parts[0].log_prob, parts[1].log_prob[-layout.bootstrap :]]))
             values.append(torch.cat([parts[0].value, parts[1].value[-layout.bootstrap :]]))
         return torch.cat(log_probs, 1), self.policy.value_scale.denormalize(torch.cat(values, 1))
@@ -181,7 +186,7 @@ class PPO:
             "target": scale.normalize(target),
             "old_value": scale.normalize(value),
         }
-        data = TrainedRows({**rows.fields, **extra}, rows.state, rows.burn_in, rows.unit, rows.bptt_steps)
+        data = replace(rows, fields={**rows.fields, **extra})
         minibatches = self._shuffle(units)
         counts, means, stds = self._minibatch_statistics(data, minibatches, stats)
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=counts.device)
