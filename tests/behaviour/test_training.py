@@ -12,16 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import ray
 import torch
+from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 import srl_ray
 from srl_ray.actors.ring import RingTimes, choose_ring
 from srl_ray.algorithms.config import PPOConfig
 from srl_ray.core.seeding import derive_seed
-from srl_ray.core.types import AgentGroup, BlockSpec, ChunkLayout, DiscreteActions, FieldSpec
+from srl_ray.core.types import AgentGroup, BlockSpec, ChunkLayout, DiscreteActions, FieldSpec, FrameStack
+from srl_ray.envs.config import EnvConfig
+from srl_ray.envs.factory import make_block
 from srl_ray.envs.gymnasium_block import env_seed
 from srl_ray.envs.testing import ProbeEnv
 from srl_ray.experiment import RunResult
@@ -197,6 +202,52 @@ def test_a_recurrent_policy_is_deterministic_too(tmp_path: Path) -> None:
     )
     assert first == second
     assert all(a != b for a, b in zip(first, other))
+
+
+class MovingDot(gymnasium.Env[Any, Any]):
+    """Images [8, 8] of a dot that the action moves, with a little noise; 1 for every step on the right."""
+
+    observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.column, self.left = 4, int(self.np_random.integers(3, 12))
+        return self.image(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.column = (self.column + 2 * int(action) - 1) % 8
+        self.left -= 1
+        return self.image(), float(self.column > 3), self.left == 0, False, {}
+
+    def image(self) -> np.ndarray:
+        image = self.np_random.integers(0, 32, (8, 8), np.uint8)
+        image[4, self.column] = 255
+        return image
+
+
+def make_moving_dot() -> Any:
+    return TimeLimit(FrameStackObservation(MovingDot(), 4), 9)
+
+
+def test_training_is_the_same_when_frames_are_stored_once(tmp_path: Path) -> None:
+    settings = {
+        **CARTPOLE,
+        **DETERMINISTIC,
+        "env.factory": make_moving_dot,
+        "env.envs_per_block": 4,
+        "policy": "lstm",
+        "policy.bptt_steps": 8,
+        "actors.sample_steps": 16,
+        "actors.burn_in": 4,
+        "trainers.batch_chunks": 4,
+        "stop.env_steps": 900,
+    }
+    by_frame, whole = (
+        train(tmp_path / option, {**settings, "env.frame_stack": option, "run.seed": 7}) for option in ("auto", "off")
+    )
+    assert updates(by_frame) == updates(whole)
+    assert make_block(EnvConfig(factory=make_moving_dot)).spec.group.obs["obs"].stack == FrameStack(0, 4, "repeat")
 
 
 # ------------------------------------------------------------------------------------------------------ recurrence
