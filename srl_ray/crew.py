@@ -231,6 +231,7 @@ class Crew:
             transport=config.policy_workers.transport,
             deterministic=config.run.deterministic,
             num_threads=self._threads("actor"),
+            use_gpu=config.actors.gpus > 0,
         )
 
     def _policy_settings(self, index: int) -> PolicyWorkerSettings:

@@ -134,7 +134,13 @@ def role_requests(config: ExperimentConfig) -> list[RoleRequest]:
             gpus=config.policy_workers.gpus,
             labels=placement.trainers_labels,
         ),
-        RoleRequest("actor", config.actors.count, cpus=config.actors.cpus, labels=placement.actors_labels),
+        RoleRequest(
+            "actor",
+            config.actors.count,
+            cpus=config.actors.cpus,
+            gpus=config.actors.gpus,
+            labels=placement.actors_labels,
+        ),
     ]
 
 

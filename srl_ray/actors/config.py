@@ -20,6 +20,7 @@ class ActorsConfig:
         burn_in: Rows before them that only warm the recurrent state up.
         bootstrap: Rows after them whose value closes the returns.
         cpus: CPU share of a worker; null lets the placement plan choose.
+        gpus: GPU share of a worker, in (0, 1] or 0: for inline inference and for environments that compute there (JAX).
         inference_timeout_s: A reply later than this is asked for again.
         weights_timeout_s: How long a worker waits for weights it was told to install.
     """
@@ -31,6 +32,7 @@ class ActorsConfig:
     burn_in: int = 0
     bootstrap: int = 1
     cpus: float | None = None
+    gpus: float = 0.0
     inference_timeout_s: float = 30.0
     weights_timeout_s: float = 60.0
 
@@ -41,6 +43,8 @@ class ActorsConfig:
             if getattr(self, name) < 1:
                 key = "ring_size" if name == "ring" else name
                 raise ValueError(f"actors.{key} must be >= 1, got {getattr(self, name)}")
+        if not 0.0 <= self.gpus <= 1.0:
+            raise ValueError(f"actors.gpus must be in [0, 1], got {self.gpus}")
         if self.burn_in < 0:
             raise ValueError(f"actors.burn_in must be >= 0, got {self.burn_in}")
         if self.inference not in ("auto", "inline", "remote"):

@@ -45,6 +45,7 @@ class ActorSettings:
         transport: See `policy_workers.transport`.
         deterministic: See `run.deterministic`.
         num_threads: Math threads.
+        use_gpu: Infer on the GPU that Ray assigned.
     """
 
     index: int
@@ -60,6 +61,7 @@ class ActorSettings:
     transport: str = "auto"
     deterministic: bool = False
     num_threads: int = 1
+    use_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -323,9 +325,9 @@ class ActorWorker:
         assert slot.request is not None
         assert self._inference is not None
         request = slot.request
+        nobody = np.zeros(request.num_rows, np.bool_)
         self._inference.post(
-            slot.index,
-            InferenceRequest(request.obs, request.state, request.on_reset, np.zeros(request.num_rows, np.bool_)),
+            slot.index, InferenceRequest(request.obs, request.state, request.on_reset, nobody, request.device_obs)
         )
         slot.phase = "reply"
 
@@ -474,6 +476,8 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
     torch.set_num_threads(settings.num_threads)
     policy = make_policy(settings.policy, spec.group.obs, spec.group.action, settings.seed)
     policy.eval()  # type: ignore[attr-defined]
+    device = torch.device("cuda" if settings.use_gpu else "cpu")
+    policy.to(device)  # type: ignore[attr-defined]
     if settings.policy.is_inference_compiled:
         compile_inference(policy, spec.group.obs)
     return InlineInference(
@@ -482,6 +486,7 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
         NoiseKey(derive_seed(settings.seed, "actor", settings.epoch), settings.index),
         joint=not settings.deterministic,
         weights_timeout_s=settings.actors.weights_timeout_s,
+        device=device,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class BlockStep:
             that are not listed have none: zeros stand in when terminated, the last one seen when truncated.
         final_obs: Field → [n, ...].
         episodes: Environments' episodes that ended in this step.
+        device_obs: Field → [L, ...], what `obs` holds, where the simulation left it: arrays on an accelerator that know
+            `__dlpack__`. For a policy on the same device.
 
     A lane that ended may be present in the same step with `on_reset` set (it restarted at once), in a later one, or
     never again. A NEXT_STEP environment answers its end with the flags and `final_lanes`, `present` 0 for the whole
@@ -43,6 +46,7 @@ class BlockStep:
     final_lanes: np.ndarray
     final_obs: Arrays
     episodes: list[EpisodeRecord] = field(default_factory=list)
+    device_obs: Mapping[str, Any] | None = None
 
 
 @runtime_checkable

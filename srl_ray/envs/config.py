@@ -12,14 +12,16 @@ class EnvConfig:
 
     Attributes:
         id: A gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, or `my_module:MyEnv-v0` to import the module that registers
-            it), or `hide_and_seek`.
+            it), a gymnax id (`gymnax/CartPole-v1`), or `hide_and_seek`.
         factory: Import path `module:callable` of the user's own environment, used in place of `id`. Called with
             `kwargs`; may return a gymnasium environment, a gymnasium vector environment or an EnvBlock (then it is
-            called with `num_envs` too). From Python a callable may be given directly.
-        kwargs: Keyword arguments for the environment.
+            called with `num_envs` too), or a functional JAX environment (`srl_ray.envs.jax_block`). From Python a
+            callable may be given directly.
+        kwargs: Keyword arguments for the environment; for a gymnax id `params` in them changes its parameters.
         envs_per_block: Environments stepped together by one block.
         vectorization: `sync` steps gymnasium environments one after the other in this process, `native` uses the
-            environment's own vector entry point.
+            environment's own vector entry point, `jax` takes a functional JAX environment, all of a block compiled into
+            one step (also without saying so where id or factory give one).
         autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
         step_timeout_s: A step or reset that takes longer is a fault.
         on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
@@ -53,8 +55,8 @@ class EnvConfig:
             raise ValueError(f"env.on_error must be restart or stop, got {self.on_error!r}")
         if self.on_nonfinite not in ("stop", "drop"):
             raise ValueError(f"env.on_nonfinite must be stop or drop, got {self.on_nonfinite!r}")
-        if self.vectorization not in ("sync", "native"):
-            raise ValueError(f"env.vectorization must be sync or native, got {self.vectorization!r}")
+        if self.vectorization not in ("sync", "native", "jax"):
+            raise ValueError(f"env.vectorization must be sync, native or jax, got {self.vectorization!r}")
         if self.autoreset not in ("same_step", "next_step", "disabled"):
             raise ValueError(f"env.autoreset must be same_step, next_step or disabled, got {self.autoreset!r}")
         if self.frame_stack not in ("auto", "off", "first", "last"):

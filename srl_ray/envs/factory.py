@@ -20,6 +20,7 @@ from srl_ray.core.types import BlockSpec
 from srl_ray.envs.block import EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.gymnasium_block import GymBlock
+from srl_ray.envs.jax_block import PREFIX, JaxBlock, is_functional, load_jax, make_gymnax
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ def _maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
             )
         case EnvConfig(factory=None, id="hide_and_seek"):
             return _hide_and_seek_maker(config, num_envs)
+        case EnvConfig(factory=None) if config.id.startswith(PREFIX) or config.vectorization == "jax":
+            return lambda: _jax_block(make_gymnax(config.id, config.kwargs), config, num_envs)
         case EnvConfig(factory=None, vectorization="native"):
             return _native_maker(config, num_envs)
         case EnvConfig(factory=None):
@@ -145,13 +148,40 @@ def _native_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
 
 
 def _factory_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
+    if config.vectorization == "jax":
+        load_jax(env_name(config))  # before the user's module computes
     factory = load_object(config.factory, "env.factory") if isinstance(config.factory, str) else config.factory
     if not callable(factory):
         raise ConfigError(f"env.factory={config.factory!r} is a {type(factory).__name__}; expected something callable.")
     kwargs = dict(config.kwargs)
     if _takes_num_envs(factory):
         kwargs.setdefault("num_envs", num_envs)
-    return lambda: factory(**kwargs)
+
+    def build() -> Any:
+        made = factory(**kwargs)
+        if is_functional(made):
+            return _jax_block(made, config, num_envs)
+        if config.vectorization == "jax" and not is_block(made):
+            raise ConfigError(
+                f"env.vectorization=jax: env.factory={env_name(config)!r} returned {type(made).__name__}; expected a "
+                "functional environment: reset(key, params), step(key, state, action, params), "
+                "observation_space(params), action_space(params)."
+            )
+        return made
+
+    return build
+
+
+def _jax_block(made: Any, config: EnvConfig, num_envs: int) -> JaxBlock:
+    env, params = made if isinstance(made, tuple) else (made, None)
+    return JaxBlock(
+        env,
+        num_envs,
+        params,
+        env_id=env_name(config),
+        on_nonfinite=config.on_nonfinite,
+        max_faults=config.max_faults,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers

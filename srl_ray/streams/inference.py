@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,12 +24,14 @@ class InferenceRequest:
         state: float32 [n, S], before the row.
         on_reset: bool [n].
         deterministic: bool [n].
+        device_obs: Field → [m, ...], the first m rows of `obs` where the simulation left them, on an accelerator.
     """
 
     obs: Arrays
     state: np.ndarray
     on_reset: np.ndarray
     deterministic: np.ndarray
+    device_obs: Mapping[str, Any] | None = None
 
     @property
     def num_rows(self) -> int:

@@ -13,6 +13,8 @@ from srl_ray.param_server.client import ParameterClient
 from srl_ray.param_server.weights import install
 from srl_ray.streams.inference import InferenceReply, InferenceRequest, PolicySignature
 
+CPU = torch.device("cpu")
+
 
 @dataclass
 class NoiseKey:
@@ -33,11 +35,13 @@ class InlineInference:
         *,
         joint: bool = True,
         weights_timeout_s: float = 60.0,
+        device: torch.device | None = None,
     ) -> None:
         """Args:
         policy: This process's own copy, in evaluation mode.
         parameters: Where newer weights come from; None: the policy stays as it is.
         joint: Join the posted slots into one batch.
+        device: Where the policy lives; None: the CPU.
         """
         self.policy = policy
         self.signature = PolicySignature(policy.action_spec.field, policy.state_size)
@@ -48,7 +52,8 @@ class InlineInference:
         self._posted: dict[int, InferenceRequest] = {}
         self._answered: dict[int, InferenceReply] = {}
         self._sequence: dict[int, int] = {}
-        self._generator = torch.Generator()
+        self._device = device or CPU
+        self._generator = torch.Generator(self._device)
         self.stamp = (-1, -1)
 
     def install(self, epoch: int, version: int) -> None:
@@ -81,7 +86,7 @@ class InlineInference:
         self._generator.manual_seed(
             derive_seed(self._noise.seed, "noise", self._noise.worker, first, self._sequence[first])
         )
-        reply = act(self.policy, requests, self._generator, self.stamp)
+        reply = act(self.policy, requests, self._generator, self.stamp, self._device)
         if len(slots) == 1:
             self._answered[first] = reply
             return
@@ -97,17 +102,45 @@ class InlineInference:
 
 
 def act(
-    policy: Policy, requests: list[InferenceRequest], generator: torch.Generator | None, stamp: tuple[int, int]
+    policy: Policy,
+    requests: list[InferenceRequest],
+    generator: torch.Generator | None,
+    stamp: tuple[int, int],
+    device: torch.device = CPU,
 ) -> InferenceReply:
-    """Answer several requests in one batch on the CPU."""
+    """Answer several requests in one batch, on the device where the policy lives."""
     joined = requests[0] if len(requests) == 1 else _join(requests)
+    if joined.num_rows and (array_actor := getattr(policy, "array_actor", None)) is not None:
+        action, log_prob, value = array_actor.act(joined.obs, joined.deterministic, generator)
+        return InferenceReply(action, log_prob, value, joined.state, stamp[1], stamp[0])
+    if any(request.device_obs for request in requests):
+        obs = _gather(requests, device)
+    else:
+        obs = {name: _tensor(array, device) for name, array in joined.obs.items()}
+    state, on_reset, deterministic = (_tensor(x, device) for x in (joined.state, joined.on_reset, joined.deterministic))
+    return act_on_tensors(policy, obs, state, on_reset, deterministic, generator, stamp)
 
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    obs = {name: tensor(array) for name, array in joined.obs.items()}
-    rest = (tensor(joined.state), tensor(joined.on_reset), tensor(joined.deterministic))
-    return act_on_tensors(policy, obs, *rest, generator, stamp)
+def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array on the device; on the CPU without a copy, also of one that must not be written to."""
+    try:
+        tensor = torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
+    except BufferError:  # numpy before 2.1 hands out no read-only array
+        tensor = torch.from_numpy(array.copy())
+    return tensor if device == CPU else tensor.to(device, non_blocking=True)
+
+
+def _gather(requests: list[InferenceRequest], device: torch.device) -> dict[str, torch.Tensor]:
+    """Observations of all requests on the device; those that a simulation left there are not moved."""
+    obs = {}
+    for name in requests[0].obs:
+        parts = []
+        for request in requests:
+            there = [] if request.device_obs is None else [torch.from_dlpack(request.device_obs[name]).to(device)]
+            host = request.obs[name][sum(map(len, there)) :]
+            parts += [*there, _tensor(host, device)] if len(host) else there
+        obs[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return obs
 
 
 def act_on_tensors(
@@ -128,6 +161,10 @@ def act_on_tensors(
         empty = np.zeros(0, np.float32)
         no_state = np.zeros((0, policy.state_size), np.float32)
         return InferenceReply(policy.action_spec.field.zeros(0), empty, empty, no_state, stamp[1], stamp[0])
+    if (array_actor := getattr(policy, "array_actor", None)) is not None:
+        arrays = {name: field.numpy() for name, field in obs.items()}
+        decided: tuple[np.ndarray, np.ndarray, np.ndarray] = array_actor.act(arrays, deterministic.numpy(), generator)
+        return InferenceReply(*decided, state.numpy(), stamp[1], stamp[0])
     with torch.inference_mode():
         result = policy.act(obs, state, on_reset, deterministic, generator)
         action, log_prob, value, state = (
