@@ -15,13 +15,17 @@ from pathlib import Path
 from srl_ray.benchmark.intervals import Estimate, estimate, ratio
 from srl_ray.benchmark.limits import PARTS
 
+SUITES = ("limits", "throughput", "ablation", "peers")
+OURS = "ours"
+"""The variant of the suite `peers` that is this project."""
+
 
 @dataclass(frozen=True)
 class Measurement:
     """One repeat of one variant of one task.
 
     Attributes:
-        suite: limits, throughput, ablation or peers.
+        suite: One of SUITES.
         task: See `tasks`.
         variant: Name in the suite.
         values: Metric → number.
@@ -80,7 +84,13 @@ def table(entries: list[Measurement], suite: str) -> str:
     groups = _grouped(entries, suite)
     if not groups:
         return ""
-    lines = _limits(groups) if suite == "limits" else _rates(groups, entries)
+    match suite:
+        case "limits":
+            lines = _limits(groups)
+        case "peers":
+            lines = _peers(groups, entries)
+        case _:
+            lines = _rates(groups, entries)
     stamp = max((entry for group in groups.values() for entry in group), key=lambda entry: entry.time_unix_s)
     day = time.strftime("%Y-%m-%d", time.gmtime(stamp.time_unix_s))
     return "\n".join([*lines, "", f"Median [95 % interval]; {stamp.machine}; {day}; commit {stamp.version}."])
@@ -95,7 +105,7 @@ def _limits(groups: dict[tuple[str, str], list[Measurement]]) -> list[str]:
 
 
 def _rates(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measurement]) -> list[str]:
-    limits = {task: _estimates(group)["limit"].median for (task, _), group in _grouped(entries, "limits").items()}
+    limits = _limit_by_task(entries)
     lines = [
         "| task | variant | agent steps/s | fresh rows/s | share of the limit | against the first | start-up, s "
         "| cores | memory, MiB | staleness | runs |",
@@ -104,22 +114,57 @@ def _rates(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measu
     reference: dict[str, list[float]] = {}
     for (task, variant), group in groups.items():
         found = _estimates(group)
-        rows = [entry.values["fresh_rows_per_s"] for entry in group]
-        first = reference.setdefault(task, rows)
-        against = ratio(rows, first)
-        share = f"{found['fresh_rows_per_s'].median / limits[task]:.0%}" if task in limits else "–"
+        rows = _fresh_rates(group)
+        against = ratio(rows, reference.setdefault(task, rows))
+        share = _share(found, limits.get(task))
         lines.append(
             f"| {task} | {variant} | {found['agent_steps_per_s']} | {found['fresh_rows_per_s']} | {share} "
-            f"| {against.median:.2f} [{against.low:.2f}, {against.high:.2f}] | {found['startup_s'].median:.1f} "
+            f"| {_shown(against)} | {found['startup_s'].median:.1f} "
             f"| {found['cores'].median:.2f} | {found['peak_mib'].median:,.0f} | {found['staleness'].median:.1f} "
             f"| {len(group)} |"
         )
     return lines
 
 
+def _peers(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measurement]) -> list[str]:
+    """Agent steps are those that the learner consumed; every one of them once."""
+    limits = _limit_by_task(entries)
+    lines = [
+        "| task | system | agent steps/s | ours / it | share of the limit | start-up, s | cores | memory, MiB | runs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (task, variant), group in groups.items():
+        found = _estimates(group)
+        against = "–"
+        if variant != OURS and (task, OURS) in groups:
+            against = _shown(ratio(_fresh_rates(groups[task, OURS]), _fresh_rates(group)))
+        lines.append(
+            f"| {task} | {variant} | {found['fresh_rows_per_s']} | {against} | {_share(found, limits.get(task))} "
+            f"| {found['startup_s'].median:.1f} | {found['cores'].median:.2f} | {found['peak_mib'].median:,.0f} "
+            f"| {len(group)} |"
+        )
+    return lines
+
+
+def _fresh_rates(group: list[Measurement]) -> list[float]:
+    return [entry.values["fresh_rows_per_s"] for entry in group]
+
+
+def _limit_by_task(entries: list[Measurement]) -> dict[str, float]:
+    return {task: _estimates(group)["limit"].median for (task, _), group in _grouped(entries, "limits").items()}
+
+
+def _shown(found: Estimate) -> str:
+    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def _share(found: dict[str, Estimate], limit: float | None) -> str:
+    return "–" if limit is None else f"{found['fresh_rows_per_s'].median / limit:.0%}"
+
+
 def write_tables(page: Path, entries: list[Measurement]) -> list[str]:
     """Replace the tables of a Markdown page that have a place there; returns their suites."""
-    made = {suite: table(entries, suite) for suite in ("limits", "throughput", "ablation", "peers")}
+    made = {suite: table(entries, suite) for suite in SUITES}
     return [suite for suite, text in made.items() if text and replace_marked(page, suite, text + "\n")]
 
 

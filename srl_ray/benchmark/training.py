@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,20 +62,8 @@ def measure_training(overrides: Sequence[str], *, seconds: float) -> Measured:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "srl_ray.train", *overrides, *QUIET, f"run.dir={run_dir}"]
         command += [f"stop.seconds={SETTLE_S + seconds + 3.0}", "stop.env_steps=null", "stop.episode_return=null"]
-        begin_unix_s = time.time()
-        with (Path(folder) / "output").open("w+") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            watch = _Watch(process.pid)
-            status = process.wait()
-            watch.stop()
-            output.seek(0)
-            tail = output.read()[-2000:]
-        records = _records(run_dir / "metrics.jsonl")
-        if status or len(records) < 2:
-            raise SrlError(
-                f"the run ended with status {status} and {len(records)} updates: {' '.join(command)}\n{tail}"
-            )
-        return _summary(records, watch, begin_unix_s)
+        finished = run_watched(command, limit_s=None)
+        return _summary(_records(run_dir / "metrics.jsonl"), finished)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -84,28 +72,109 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record.get("policy_version", 0) >= 1]
 
 
-def _summary(records: list[dict[str, Any]], watch: _Watch, begin_unix_s: float) -> Measured:
-    first, last = records[0], records[-1]
-    start = next((r for r in records if r["time_unix_s"] >= first["time_unix_s"] + SETTLE_S), first)
-    elapsed_s = max(1e-9, last["time_unix_s"] - start["time_unix_s"])
-
-    def rate(name: str) -> float:
-        return float(last[name] - start[name]) / elapsed_s
-
+def _summary(records: list[dict[str, Any]], finished: Finished) -> Measured:
+    steady = steady_state(records, finished)
     staleness = [record["staleness/mean"] for record in records if "staleness/mean" in record]
     return Measured(
-        env_steps_per_s=rate("env_steps"),
-        agent_steps_per_s=rate("agent_steps"),
-        fresh_rows_per_s=rate("rows_trained_fresh"),
-        rows_per_s=rate("rows_trained_total"),
-        startup_s=float(first["time_unix_s"]) - begin_unix_s,
-        cores=watch.cores(start["time_unix_s"], last["time_unix_s"]),
-        peak_mib=watch.peak_mib,
+        env_steps_per_s=steady.rate("env_steps"),
+        agent_steps_per_s=steady.rate("agent_steps"),
+        fresh_rows_per_s=steady.rate("rows_trained_fresh"),
+        rows_per_s=steady.rate("rows_trained_total"),
+        startup_s=steady.startup_s,
+        cores=steady.cores,
+        peak_mib=finished.watch.peak_mib,
         staleness=sum(staleness) / max(1, len(staleness)),
     )
 
 
-class _Watch:
+@dataclass(frozen=True)
+class Finished:
+    """A process that has ended.
+
+    Attributes:
+        command: What was run.
+        status: Its exit status; None: it was ended because its time was over.
+        output: Standard output and error.
+        watch: Processor time and memory of it and its descendants.
+        begin_unix_s: When it was started.
+    """
+
+    command: Sequence[str]
+    status: int | None
+    output: str
+    watch: Watch
+    begin_unix_s: float
+
+
+def run_watched(
+    command: Sequence[str], *, limit_s: float | None, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a command to its end and watch it. Blocks for as long, at most `limit_s`; leaves no process behind.
+
+    Args:
+        command: Its words.
+        limit_s: Seconds after which it is ended with all its descendants; None: never.
+        environment: Variables of the process; default: those of this one.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        begin_unix_s = time.time()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        watch = Watch(process.pid)
+        try:
+            status: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            watch.stop()
+            watch.end_all()
+        output.seek(0)
+        return Finished(command, status, output.read(), watch, begin_unix_s)
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """Attributes:
+    start: First record that counts: the first one SETTLE_S or more after the first finished update.
+    last: Last record.
+    startup_s: From the start of the command to the end of the first update.
+    cores: Processor time between the two, in cores.
+    """
+
+    start: Mapping[str, Any]
+    last: Mapping[str, Any]
+    startup_s: float
+    cores: float
+
+    def rate(self, name: str) -> float:
+        """Growth of a counter per second."""
+        return float(self.last[name] - self.start[name]) / float(self.last["time_unix_s"] - self.start["time_unix_s"])
+
+
+def steady_state(records: Sequence[Mapping[str, Any]], finished: Finished) -> SteadyState:
+    """Where a run was steady, from its records, one per finished update, with `time_unix_s` each.
+
+    Raises:
+        SrlError: the run failed, or made fewer than two updates in its steady state; the end of its output is in the
+            text.
+    """
+    first_unix_s = float(records[0]["time_unix_s"]) if records else 0.0
+    steady = [record for record in records if record["time_unix_s"] >= first_unix_s + SETTLE_S]
+    if finished.status != 0 or len(steady) < 2:
+        how = "was ended because its time was over" if finished.status is None else f"status {finished.status}"
+        raise SrlError(
+            f"the run ended ({how}) after {len(records)} updates, {len(steady)} of them in the steady state: "
+            f"{' '.join(finished.command)}\n{finished.output[-2000:]}"
+        )
+    start, last = steady[0], steady[-1]
+    return SteadyState(
+        start,
+        last,
+        startup_s=first_unix_s - finished.begin_unix_s,
+        cores=finished.watch.cores(start["time_unix_s"], last["time_unix_s"]),
+    )
+
+
+class Watch:
     """Samples processor time and memory of a process and all its descendants in a thread."""
 
     def __init__(self, pid: int) -> None:
@@ -113,6 +182,7 @@ class _Watch:
         self._root = psutil.Process(pid)
         self._samples: list[tuple[float, float]] = []  # (unix seconds, processor seconds)
         self._used: dict[int, float] = {}  # by process; those that ended keep their last value
+        self._seen: set[psutil.Process] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -120,6 +190,15 @@ class _Watch:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+
+    def end_all(self) -> None:
+        """End what is left of the process and its descendants."""
+        with contextlib.suppress(psutil.Error):
+            self._seen |= {self._root, *self._root.children(recursive=True)}
+        for process in self._seen:
+            with contextlib.suppress(psutil.Error):  # it has ended, or another process has its number
+                process.kill()
+        psutil.wait_procs(self._seen, timeout=_SAMPLE_S)
 
     def cores(self, begin_unix_s: float, end_unix_s: float) -> float:
         """Mean processor use between the samples next inside the interval; 0 when it holds fewer than two."""
@@ -138,6 +217,7 @@ class _Watch:
         with contextlib.suppress(psutil.Error):
             for process in [self._root, *self._root.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
+                    self._seen.add(process)
                     times = process.cpu_times()
                     self._used[process.pid] = times.user + times.system
                     memory += process.memory_full_info().pss / 2**20
