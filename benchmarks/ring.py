@@ -5,7 +5,7 @@
 
 A real actor worker and a real policy worker, each in its process on a local Ray, with shared memory between them; only
 the environments and the policy are simulated (`ring_simulation`), and a stand-in for the trainer grants every chunk and
-drops it. Rates are medians of windows; a speed-up is a rate over that of a ring of one in the same mode.
+drops it. Rings go in turns; a speed-up is a ring's rate over that of a ring of one in the same mode and turn.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import random
 import statistics
 import sys
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ MODES: dict[str, float] = {"pure latency": 64, "one batch at a time": 1, "two ba
 """Name → `policy_workers.batches_in_flight`."""
 RINGS = (1, 2, 4, 8)
 ENVS = 16
+_SETTLE_S = 0.3
 ALLOWED = 0.10
 """How far measured speed-ups may be from the model's."""
 
@@ -59,14 +61,34 @@ class NullTrainer:
 
 
 class RingWorker(ActorWorker):
-    """An actor worker that may pass over blocks whose answer is not there."""
+    """An actor worker that can be held, and that may pass over blocks whose answer is not there."""
+
+    def __init__(self, settings: ActorSettings) -> None:
+        super().__init__(settings)
+        self._may_go = threading.Event()
 
     def connect(self, *args: Any) -> dict[str, float]:
         facts = super().connect(*args)
-        if self.settings.env.kwargs.get("is_any_ready"):
+        if self.settings.env.kwargs["is_any_ready"]:
             assert self._inference is not None
-            self._inference = AnyReady(self._inference, self.settings.actors.ring_size)
+            self._inference = AnyReady(self._inference, self.settings.actors.ring)
         return facts
+
+    def _advance(self, slot: Any) -> None:
+        if self._may_go.wait(0.05):
+            super()._advance(slot)
+
+    def rate(self, seconds: float) -> float:
+        """Go, and return block steps per second after a while to settle; in a thread of its own."""
+        self._may_go.set()
+        time.sleep(_SETTLE_S)
+        counts = []
+        for pause_s in (seconds, 0.0):
+            counts.append((time.monotonic(), self._report.env_steps))
+            time.sleep(pause_s)
+        self._may_go.clear()
+        (begin_s, first), (end_s, last) = counts
+        return (last - first) / (end_s - begin_s) / self.settings.env.envs_per_block
 
 
 def steady_block(num_envs: int, step_s: float, is_any_ready: bool = False) -> SteadyBlock:
@@ -79,12 +101,9 @@ class Bench:
 
     step_s: float
     latency_s: float
-    windows: int
-    window_s: float
     in_flight: float
     spread: float = 0.0
     _handles: list[Any] = field(default_factory=list)
-    _next_index: int = 0
 
     def __enter__(self) -> Bench:
         self._namespace = uuid.uuid4().hex
@@ -99,16 +118,16 @@ class Bench:
         self._trainer = _start(NullTrainer)
         self._handles = [service, self._worker, self._trainer]
         self._signature = ray.get(self._worker.setup.remote(spec), timeout=60)
-        self._running = self._worker.run.remote()
+        self._running = [self._worker.run.remote()]
         policy = SimulatedAccelerator(spec.group.obs, spec.group.action, self._policy)
         ParameterClient(self._namespace, "main").publish(snapshot(policy), epoch=0, version=0)
         return self
 
-    def rates(self, ring: int, *, is_any_ready: bool = False) -> list[float]:
-        """Block steps per second in each window."""
+    def add(self, ring: int, *, is_any_ready: bool = False) -> Any:
+        """An actor worker with this ring that waits for `rate`."""
         kwargs = {"step_s": self.step_s, "is_any_ready": is_any_ready}
         settings = ActorSettings(
-            index=self._next_index,
+            index=len(self._handles),
             epoch=0,
             seed=1,
             env=EnvConfig(factory="ring:steady_block", kwargs=kwargs, envs_per_block=ENVS),
@@ -119,32 +138,16 @@ class Bench:
             namespace=self._namespace,
             policy_name="main",
         )
-        self._next_index += 1
         actor = _start(RingWorker, settings)
+        self._handles.append(actor)
         ray.get(actor.setup.remote(), timeout=60)
         facts = ray.get(actor.connect.remote(self._signature, self._worker, [self._trainer]), timeout=60)
         assert facts["shared_memory"], "the transport is part of what is measured"
-        running = actor.run.remote()
-        time.sleep(0.5 + 2 * (self.step_s + self.latency_s))
-        found = [self._rate(actor) for _ in range(self.windows)]
-        ray.get(actor.stop.remote(), timeout=10)
-        ray.get(running, timeout=10)
-        ray.kill(actor)
-        return found
-
-    def _rate(self, actor: Any) -> float:
-        counts = []
-        for pause_s in (self.window_s, 0.0):
-            steps = ray.get(actor.report.remote(-1), timeout=10).env_steps / ENVS
-            counts.append((time.monotonic(), steps))
-            time.sleep(pause_s)
-        (begin_s, first), (end_s, last) = counts
-        return float(last - first) / (end_s - begin_s)
+        self._running.append(actor.run.remote())
+        return actor
 
     def __exit__(self, *_: Any) -> None:
-        ray.get(self._worker.stop.remote(), timeout=10)
-        ray.get(self._running, timeout=10)
-        for handle in self._handles:
+        for handle in reversed(self._handles):
             ray.kill(handle)
 
 
@@ -154,7 +157,7 @@ def _start(cls: Any, *args: Any) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """A ring in a mode: its speed-up by measurement (median, and range of the windows) and by the model."""
+    """A ring in a mode: its speed-up by measurement (median, and range of the turns) and by the model."""
 
     mode: str
     ring: int
@@ -168,14 +171,22 @@ class Row:
         return abs(self.measured / self.model - 1) <= ALLOWED
 
 
+def in_turns(actors: dict[Any, Any], args: argparse.Namespace) -> dict[Any, list[float]]:
+    """Rates of each of these actor workers, turn by turn."""
+    found: dict[Any, list[float]] = {key: [] for key in actors}
+    for _ in range(args.turns):
+        for key, actor in actors.items():
+            found[key].append(ray.get(actor.rate.remote(args.window_s), timeout=60))
+    return found
+
+
 def measure(args: argparse.Namespace) -> list[Row]:
     rows = []
     for mode, in_flight in MODES.items():
-        with Bench(args.step_s, args.latency_s, args.windows, args.window_s, in_flight) as bench:
-            found = {ring: bench.rates(ring) for ring in RINGS}
-        alone = statistics.median(found[1])
+        with Bench(args.step_s, args.latency_s, in_flight) as bench:
+            found = in_turns({ring: bench.add(ring) for ring in RINGS}, args)
         for ring, rates in found.items():
-            ups = [rate / alone for rate in rates]
+            ups = [rate / alone for rate, alone in zip(rates, found[1])]
             model = speed_up(ring, args.latency_s, args.step_s, in_flight=in_flight)
             rows.append(Row(mode, ring, statistics.median(ups), min(ups), max(ups), model))
             print(f"{rows[-1]}  {statistics.median(rates):.1f} block steps/s", flush=True)
@@ -183,20 +194,19 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 
 def measure_order(args: argparse.Namespace) -> list[str]:
-    """Lines of a table: stepping the next block whose answer is there, over strict turns; latencies vary by ± 80 %."""
-    lines = [
-        "| latency | ring | any ready over strict turns | model |",
-        "|---|--:|--:|--:|",
-    ]
-    for name, spread in (("always the same", 0.0), ("± 80 %", 0.8)):
-        with Bench(args.step_s, args.latency_s, args.windows, args.window_s, MODES["pure latency"], spread) as bench:
-            for ring in (2, 4, 8):
-                strict, ready = (
-                    statistics.median(bench.rates(ring, is_any_ready=any_ready)) for any_ready in (False, True)
-                )
-                model = [modelled(args, ring, spread, any_ready) for any_ready in (False, True)]
-                lines.append(f"| {name} | {ring} | {ready / strict:.2f} | {model[1] / model[0]:.2f} |")
-                print(lines[-1], flush=True)
+    """Lines of a table: stepping the next block whose answer is there, over strict turns."""
+    lines = ["| latency | ring | any ready over strict turns | range | model |", "|---|--:|--:|--:|--:|"]
+    for name, spread in (("always the same", 0.0), ("uniform, ± 80 %", 0.8)):
+        for ring in (2, 4, 8):
+            with Bench(args.step_s, args.latency_s, MODES["pure latency"], spread) as bench:
+                found = in_turns({order: bench.add(ring, is_any_ready=order) for order in (False, True)}, args)
+            gains = [ready / strict for strict, ready in zip(found[False], found[True])]
+            model = [modelled(args, ring, spread, order) for order in (False, True)]
+            lines.append(
+                f"| {name} | {ring} | {statistics.median(gains):.2f} | {min(gains):.2f} to {max(gains):.2f} "
+                f"| {model[1] / model[0]:.2f} |"
+            )
+            print(lines[-1], flush=True)
     return lines
 
 
@@ -219,7 +229,7 @@ def table(rows: list[Row], args: argparse.Namespace) -> str:
             f"| {row.measured / row.model:.2f} | {'' if formula is None else f'{formula:.2f}'} |"
         )
     what = f"Block step {args.step_s * 1e3:g} ms, latency {args.latency_s * 1e3:g} ms"
-    return "\n".join([*lines, "", f"{what}; medians of {args.windows} windows of {args.window_s:g} s.", ""])
+    return "\n".join([*lines, "", f"{what}; medians of {args.turns} turns, {args.window_s:g} s each.", ""])
 
 
 def draw(rows: list[Row], args: argparse.Namespace, out: Path) -> None:
@@ -244,8 +254,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step-s", type=float, default=0.006)
     parser.add_argument("--latency-s", type=float, default=0.021)
-    parser.add_argument("--windows", type=int, default=7)
-    parser.add_argument("--window-s", type=float, default=1.5)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--window-s", type=float, default=1.0)
     parser.add_argument("--write", type=Path, help="replace the tables of this page, and draw the figure")
     parser.add_argument("--no-order", action="store_true", help="leave out the comparison of any-ready with turns")
     args = parser.parse_args()
