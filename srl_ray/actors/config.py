@@ -19,6 +19,9 @@ class ActorsConfig:
         sample_steps: Trained rows of a chunk.
         burn_in: Rows before them that only warm the recurrent state up.
         bootstrap: Rows after them whose value closes the returns.
+        stagger_steps: Truncate every environment's first episode after a random number of steps up to this, about an
+            episode's length, so that episodes of equal length do not end all at once ever after. 0: do not. These
+            episodes are trained on, counted and reported like any other.
         cpus: CPU share of a worker; null lets the placement plan choose.
         gpus: GPU share of a worker, in (0, 1] or 0: for inline inference and for environments that compute there (JAX).
         inference_timeout_s: A reply later than this is asked for again.
@@ -31,6 +34,7 @@ class ActorsConfig:
     sample_steps: int = 128
     burn_in: int = 0
     bootstrap: int = 1
+    stagger_steps: int = 0
     cpus: float | None = None
     gpus: float = 0.0
     inference_timeout_s: float = 30.0
@@ -45,8 +49,9 @@ class ActorsConfig:
                 raise ValueError(f"actors.{key} must be >= 1, got {getattr(self, name)}")
         if not 0.0 <= self.gpus <= 1.0:
             raise ValueError(f"actors.gpus must be in [0, 1], got {self.gpus}")
-        if self.burn_in < 0:
-            raise ValueError(f"actors.burn_in must be >= 0, got {self.burn_in}")
+        for name in ("burn_in", "stagger_steps"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"actors.{name} must be >= 0, got {getattr(self, name)}")
         if self.inference not in ("auto", "inline", "remote"):
             raise ValueError(f"actors.inference must be auto, inline or remote, got {self.inference!r}")
         if self.burn_in + self.bootstrap > self.sample_steps:

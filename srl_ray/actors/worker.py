@@ -197,7 +197,8 @@ class ActorWorker:
     def _make_blocks(self) -> None:
         from srl_ray.envs.factory import make_block
 
-        self._blocks = [make_block(self.settings.env) for _ in range(self.settings.actors.ring)]
+        env, actors = self.settings.env, self.settings.actors
+        self._blocks = [make_block(env, stagger_steps=actors.stagger_steps) for _ in range(actors.ring)]
 
     def connect(
         self, signature: PolicySignature | None, policy_worker: Any, trainers: Sequence[Any]

@@ -25,7 +25,7 @@ from srl_ray.envs.jax_block import PREFIX, JaxBlock, is_functional, load_jax, ma
 logger = logging.getLogger(__name__)
 
 
-def make_block(config: EnvConfig, num_envs: int | None = None) -> EnvBlock:
+def make_block(config: EnvConfig, num_envs: int | None = None, *, stagger_steps: int = 0) -> EnvBlock:
     """Build the block that `config` names; its cheap facts are in `.spec`.
 
     Call it in the thread that will reset, step and close the block. Nothing is reset yet.
@@ -33,6 +33,7 @@ def make_block(config: EnvConfig, num_envs: int | None = None) -> EnvBlock:
     Args:
         config: The environment section of the configuration.
         num_envs: E; `config.envs_per_block` when omitted.
+        stagger_steps: See `actors.stagger_steps`.
 
     Raises:
         ConfigError: unknown id, missing package, spaces that are not supported, a factory that returns something else.
@@ -40,7 +41,7 @@ def make_block(config: EnvConfig, num_envs: int | None = None) -> EnvBlock:
     """
     count = config.envs_per_block if num_envs is None else num_envs
     made, build = build_raw(config, count)
-    return as_block(made, build, config, count)
+    return as_block(made, build, config, count, stagger_steps=stagger_steps)
 
 
 def build_raw(config: EnvConfig, num_envs: int) -> tuple[Any, Callable[[], Any]]:
@@ -49,7 +50,9 @@ def build_raw(config: EnvConfig, num_envs: int) -> tuple[Any, Callable[[], Any]]
     return _build_first(build, env_name(config)), build
 
 
-def as_block(made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: int) -> EnvBlock:
+def as_block(
+    made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: int, *, stagger_steps: int = 0
+) -> EnvBlock:
     """Wrap what was built; `build` makes further environments and replacements."""
     from srl_ray.envs.vector_block import VectorBlock
 
@@ -59,20 +62,26 @@ def as_block(made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: i
         "on_error": config.on_error,
         "on_nonfinite": config.on_nonfinite,
         "max_faults": config.max_faults,
-    }
         "frame_stack": config.frame_stack,
         "frame_stack_pad": config.frame_stack_pad,
+    }
     block: EnvBlock
     if is_block(made):
         block = made
     elif isinstance(made, VectorEnv):
         block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **faults)
     elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
-        block = GymBlock(build, num_envs, env_id=name, first_env=made, **faults)
+        block = GymBlock(build, num_envs, env_id=name, first_env=made, stagger_steps=stagger_steps, **faults)
     else:
         raise ConfigError(
             f"env.factory={name!r} returned {type(made).__name__}; expected a gymnasium environment, a gymnasium "
             "vector environment or an EnvBlock (spec, reset, step, close)."
+        )
+    if stagger_steps and not isinstance(block, GymBlock):
+        block.close()
+        raise ConfigError(
+            f"actors.stagger_steps={stagger_steps} truncates single environments, but those of {name!r} are stepped "
+            "together by code of their own. Set it to 0 (hide-and-seek has env.kwargs.is_start_staggered)."
         )
     if block.spec.num_envs != num_envs:
         block.close()

@@ -45,6 +45,7 @@ class GymBlock:
         first_env: An environment that is already built and not reset yet, taken as the first one.
         frame_stack: auto | first | last | off; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
+        stagger_steps: Truncate every environment's first episode after a random number of steps up to this; 0: do not.
 
     Raises:
         EnvironmentFault: from the constructor when an environment cannot be built; from `reset` and `step` as above.
@@ -70,12 +71,15 @@ class GymBlock:
         first_env: Env | None = None,
         frame_stack: str = "auto",
         frame_stack_pad: str = "repeat",
+        stagger_steps: int = 0,
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
         self._on_error = on_error
         self._on_nonfinite = on_nonfinite
+        self._stagger_steps = stagger_steps
+        self._cut_at: dict[int, int] = {}  # environments in their first episode → the length at which it is truncated
         self._max_faults = max_faults
         self.num_faults = 0
         """Faults of all environments since the block was built."""
@@ -128,6 +132,9 @@ class GymBlock:
         self._terminated[...] = False
         self._truncated[...] = False
         self._on_reset[...] = True
+        if self._stagger_steps:
+            lengths = np.random.default_rng((seed, 1)).integers(1, self._stagger_steps + 1, self.spec.num_envs)
+            self._cut_at = dict(enumerate(lengths.tolist()))
         for e in range(self.spec.num_envs):
             self._begin_episode(e, env_seed(seed, e), episodes)
         return self._answer(0, [], episodes)
@@ -188,6 +195,8 @@ class GymBlock:
                 ended.append((e, info))
             e += 1
 
+        if self._cut_at:
+            self._cut_first_episodes(ended, failed)
         bad = self._find_nonfinite()
         if not (ended or failed or broken_reward or bad):
             return self._answer(0, [], [])
@@ -204,6 +213,16 @@ class GymBlock:
             self._close_env(env)
 
     # ------------------------------------------------------------------------------------------------ episode ends
+
+    def _cut_first_episodes(self, ended: list[tuple[int, Any]], failed: list[tuple[int, BaseException]]) -> None:
+        """Truncate those that have reached their length, and forget those that ended before."""
+        over = {e for e, _ in (*ended, *failed)}
+        for e in [e for e, length in self._cut_at.items() if e in over or self._lengths[e] >= length]:
+            del self._cut_at[e]
+            if e not in over:
+                self._truncated[e, 0] = True
+                ended.append((e, {}))
+        ended.sort(key=lambda item: item[0])
 
     def _finish_episodes(
         self, ended: list[tuple[int, Any]], failed: list[tuple[int, BaseException]], bad: dict[int, str]
