@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from srl_ray.actors.ring import MOST_BLOCKS, NEAR_BEST, RingTimes, choose_ring
+
 pytestmark = pytest.mark.unit
 
 _FILE = Path(__file__).parents[2] / "benchmarks" / "ring_model.py"
@@ -58,3 +60,19 @@ def test_the_order_matters_only_if_latencies_differ() -> None:
         draws = random.Random(5)
         rates.append(model.block_steps_per_s(3, lambda d=draws: d.uniform(0, 5), 1.0, is_any_ready=any_ready))
     assert rates[1] > 1.02 * rates[0]
+
+
+@pytest.mark.parametrize("latency_s", [0.1, 0.5, 1.0, 3.0, 9.0, 30.0])
+@pytest.mark.parametrize("handling_s", [0.0, 0.1, 1.0])
+def test_a_chosen_ring_is_nearly_the_best_in_the_model(latency_s: float, handling_s: float) -> None:
+    """Environments that take 10 in all, split into blocks that take their part of it."""
+
+    def round_s(blocks: int) -> float:
+        return blocks / model.block_steps_per_s(blocks, latency_s, 10.0 / blocks + handling_s, num_steps=400)
+
+    times = RingTimes(10.0, handling_s, latency_s)
+    chosen, _ = choose_ring([times], 64)
+    possible = [blocks for blocks in range(1, MOST_BLOCKS + 1) if 64 % blocks == 0]
+    for blocks in possible:
+        assert round_s(blocks) == pytest.approx(times.round_s(blocks), rel=0.02)
+    assert round_s(chosen) <= 1.02 * NEAR_BEST * min(round_s(blocks) for blocks in possible)
