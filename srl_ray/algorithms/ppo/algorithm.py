@@ -33,6 +33,10 @@ class PPO:
     Collectives per update, the same on every rank: two for value statistics, one for the advantage, per epoch one (with
     `target_kl` two), per minibatch one for the gradients, one for the metrics, two for observation statistics.
     Minibatch means are exact over all ranks however unevenly the loss masks fall.
+
+    Waits for the device at the beginning, for how many rows count (value statistics, units), and at the end
+    (observation statistics, metrics); with `target_kl` once per epoch, and with a recurrent policy per minibatch and
+    network for where episodes end.
     """
 
     takes_frames = True
@@ -161,7 +165,7 @@ class PPO:
 
     def _statistics(self, advantage: Tensor, target: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """float64 [9]: rows, and first and second moments over the masked rows of all trainer workers."""
-        a, t, v = (x[mask].double() for x in (advantage, target, value))
+        a, t, v = (_masked(x, mask) for x in (advantage, target, value))
         sums = [mask.sum().double(), a.sum(), (a * a).sum(), t.sum(), (t * t).sum(), v.sum()]
         error = t - v
         return self.collective.reduce_sum(torch.stack([*sums, error.sum(), (error * error).sum()]))
@@ -222,7 +226,7 @@ class PPO:
         )
         for units in minibatches:
             part = selected.take(units)
-            a = part["advantage"][part["mask"]].double()
+            a = _masked(part["advantage"], part["mask"])
             moments.append(torch.stack([part["mask"].sum().double(), a.sum(), (a * a).sum()]))
         count, total, squares = self.collective.reduce_sum(torch.stack(moments)).unbind(-1)
         match self.config.normalize_advantage:
@@ -310,6 +314,11 @@ class PPO:
         if bad:
             what = {"_weights": "a weight", "grad_norm": "the gradient"}.get(bad[0], bad[0])
             raise NonFiniteError(what=what, policy_version=int(batch["policy_version"].max()))
+
+
+def _masked(x: Tensor, mask: Tensor) -> Tensor:
+    """float64, 0 where masked out: for sums; selecting the rows would wait for the device to count them."""
+    return x.masked_fill(~mask, 0.0).double()
 
 
 def _mean_std(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
