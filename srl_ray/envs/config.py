@@ -23,13 +23,13 @@ class EnvConfig:
             environment's own vector entry point, `jax` takes a functional JAX environment, all of a block compiled into
             one step (also without saying so where id or factory give one).
         autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
-        step_timeout_s: A step or reset that takes longer is a fault.
-        on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
         frame_stack: Which axis of uint8 observations with three axes or more holds the last frames: first | last | off
             | auto: as known of gymnasium's FrameStackObservation and ALE's vector environment. Such observations are
             stored and sent frame by frame.
         frame_stack_pad: With frame_stack=first or last, what stands before an episode's first frame: repeat (that
             frame) | zero.
+        step_timeout_s: A step or reset that takes longer is a fault.
+        on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
         on_nonfinite: stop: end the run on a NaN or infinite observation or reward; drop: discard the episode.
         max_faults: With on_error=restart, faults in a row of one environment (no finished episode between) before the
             run ends.
@@ -41,10 +41,10 @@ class EnvConfig:
     envs_per_block: int = 8
     vectorization: str = "sync"
     autoreset: str = "same_step"
-    step_timeout_s: float = 60.0
-    on_error: str = "restart"
     frame_stack: str = "auto"
     frame_stack_pad: str = "repeat"
+    step_timeout_s: float = 60.0
+    on_error: str = "restart"
     on_nonfinite: str = "stop"
     max_faults: int = 5
 

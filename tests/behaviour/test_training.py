@@ -505,3 +505,15 @@ def test_two_trainer_workers_make_the_update_of_one_with_the_joined_batch() -> N
         assert of_pair[0][name] == of_pair[1][name]
     for handle in (alone, *pair, *services):
         ray.kill(handle)
+
+
+# ------------------------------------------------------------------------------------------ environments in JAX
+
+
+def test_an_actor_worker_learns_from_a_simulation_in_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="the package jax is missing: pip install 'srl_ray[jax]'")
+    quick = {"env.envs_per_block": 16, "trainers.batch_chunks": 16, "algorithm.learning_rate_end": None}
+    result = train(tmp_path, {"experiment": "cartpole_jax", **quick, "stop.env_steps": 70_000})
+    returns = [r["return/agents"] for r in lines(tmp_path / "metrics.jsonl") if "return/agents" in r]
+    assert result.env_steps >= 70_000
+    assert returns[-1] > 80  # a random policy has 22
