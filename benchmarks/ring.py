@@ -27,6 +27,7 @@ from ring_simulation import AnyReady, SimulatedAccelerator, SteadyBlock
 
 from srl_ray.actors.config import ActorsConfig
 from srl_ray.actors.worker import ActorSettings, ActorWorker
+from srl_ray.benchmark.intervals import Estimate, estimate
 from srl_ray.benchmark.results import replace_marked
 from srl_ray.core.types import ChunkLayout
 from srl_ray.envs.config import EnvConfig
@@ -157,18 +158,17 @@ def _start(cls: Any, *args: Any) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """A ring in a mode: its speed-up by measurement (median, and range of the turns) and by the model."""
+    """A ring in a mode: its speed-up by measurement and by the model, and its block steps per second."""
 
     mode: str
     ring: int
-    measured: float
-    low: float
-    high: float
+    measured: Estimate
     model: float
+    rate: float
 
     @property
     def is_close(self) -> bool:
-        return abs(self.measured / self.model - 1) <= ALLOWED
+        return abs(self.measured.median / self.model - 1) <= ALLOWED
 
 
 def in_turns(actors: dict[Any, Any], args: argparse.Namespace) -> dict[Any, list[float]]:
@@ -188,26 +188,27 @@ def measure(args: argparse.Namespace) -> list[Row]:
         for ring, rates in found.items():
             ups = [rate / alone for rate, alone in zip(rates, found[1])]
             model = speed_up(ring, args.latency_s, args.step_s, in_flight=in_flight)
-            rows.append(Row(mode, ring, statistics.median(ups), min(ups), max(ups), model))
-            print(f"{rows[-1]}  {statistics.median(rates):.1f} block steps/s", flush=True)
+            rows.append(Row(mode, ring, estimate(ups), model, statistics.median(rates)))
+            print(rows[-1], flush=True)
     return rows
 
 
 def measure_order(args: argparse.Namespace) -> list[str]:
     """Lines of a table: stepping the next block whose answer is there, over strict turns."""
-    lines = ["| latency | ring | any ready over strict turns | range | model |", "|---|--:|--:|--:|--:|"]
+    lines = ["| latency | ring | any ready over strict turns | model |", "|---|--:|--:|--:|"]
     for name, spread in (("always the same", 0.0), ("uniform, ± 80 %", 0.8)):
         for ring in (2, 4, 8):
             with Bench(args.step_s, args.latency_s, MODES["pure latency"], spread) as bench:
                 found = in_turns({order: bench.add(ring, is_any_ready=order) for order in (False, True)}, args)
-            gains = [ready / strict for strict, ready in zip(found[False], found[True])]
+            gain = estimate([ready / strict for strict, ready in zip(found[False], found[True])])
             model = [modelled(args, ring, spread, order) for order in (False, True)]
-            lines.append(
-                f"| {name} | {ring} | {statistics.median(gains):.2f} | {min(gains):.2f} to {max(gains):.2f} "
-                f"| {model[1] / model[0]:.2f} |"
-            )
+            lines.append(f"| {name} | {ring} | {shown(gain)} | {model[1] / model[0]:.2f} |")
             print(lines[-1], flush=True)
     return lines
+
+
+def shown(found: Estimate) -> str:
+    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def modelled(args: argparse.Namespace, ring: int, spread: float, is_any_ready: bool) -> float:
@@ -220,16 +221,18 @@ def modelled(args: argparse.Namespace, ring: int, spread: float, is_any_ready: b
 
 
 def table(rows: list[Row], args: argparse.Namespace) -> str:
-    lines = ["| | ring | measured | range | model | measured / model | `min(ring, 1 + latency / step)` |"]
-    lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    lines = [
+        "| | ring | block steps/s | speed-up | model | measured / model | `min(ring, 1 + latency / step)` |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for row in rows:
-        formula = closed_formula(row.ring, args.latency_s, args.step_s) if row.mode == "pure latency" else None
+        formula = closed_formula(row.ring, args.latency_s, args.step_s)
         lines.append(
-            f"| {row.mode} | {row.ring} | {row.measured:.2f} | {row.low:.2f} to {row.high:.2f} | {row.model:.2f} "
-            f"| {row.measured / row.model:.2f} | {'' if formula is None else f'{formula:.2f}'} |"
+            f"| {row.mode} | {row.ring} | {row.rate:.0f} | {shown(row.measured)} | {row.model:.2f} "
+            f"| {row.measured.median / row.model:.2f} | {f'{formula:.2f}' if row.mode == 'pure latency' else ''} |"
         )
     what = f"Block step {args.step_s * 1e3:g} ms, latency {args.latency_s * 1e3:g} ms"
-    return "\n".join([*lines, "", f"{what}; medians of {args.turns} turns, {args.window_s:g} s each.", ""])
+    return "\n".join([*lines, "", f"{what}; medians of {args.turns} turns of {args.window_s:g} s [95 % interval].", ""])
 
 
 def draw(rows: list[Row], args: argparse.Namespace, out: Path) -> None:
@@ -241,9 +244,10 @@ def draw(rows: list[Row], args: argparse.Namespace, out: Path) -> None:
         model = [speed_up(size, args.latency_s, args.step_s, in_flight=in_flight) for size in sizes]
         axes.plot(sizes, model, color=color, linewidth=1.5, label=f"{mode}: model")
         mine = [row for row in rows if row.mode == mode]
-        bars = [[row.measured - row.low for row in mine], [row.high - row.measured for row in mine]]
-        axes.errorbar([row.ring for row in mine], [row.measured for row in mine], bars, color=color, fmt="o",
-                      markersize=5, capsize=3, label="measured")  # fmt: skip
+        ups = [row.measured for row in mine]
+        bars = [[up.median - up.low for up in ups], [up.high - up.median for up in ups]]
+        axes.errorbar([row.ring for row in mine], [up.median for up in ups], bars, color=color, fmt="o", markersize=5,
+                      capsize=3, label="measured")  # fmt: skip
     axes.set_xlabel("blocks in the ring", fontsize=8, color=SOFT_INK)
     axes.set_ylim(bottom=0.0)
     axes.legend(fontsize=8, frameon=False, loc="lower right", labelcolor=INK)

@@ -16,12 +16,15 @@ import torch
 
 from srl_ray.core.types import AgentGroup, BlockSpec, DiscreteActions, FieldSpec
 from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, PolicyConfig
+from srl_ray.models.factory import make_policy
 from srl_ray.models.policy import ActResult
 from srl_ray.policy.batcher import IDLE_S, Batcher
 from srl_ray.policy.config import PolicyWorkersConfig
+from srl_ray.policy.launch import make_launch
 from srl_ray.policy.staging import Staging
 from srl_ray.policy.worker import PolicyWorker, PolicyWorkerSettings
 from srl_ray.streams.inference import InferenceReply, InferenceRequest, RequestHeader
+from srl_ray.streams.inline import act_on_tensors
 from srl_ray.streams.shared_memory import SharedMemoryLink
 
 pytestmark = pytest.mark.unit
@@ -307,6 +310,39 @@ def test_policies_on_the_cpu_answer_one_batch_after_the_other() -> None:
             client.send(0, 1, 2, sequence=sequence)
             assert len(client.actions(0, sequence=sequence) or []) == 2
         until(lambda: worker.report_now().batches == 2)
+
+
+def test_a_batch_on_the_gpu_is_answered_once_its_copy_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU stands in for the GPU: what is shown is that nobody waits before the event, and the answer after it."""
+    is_through, calls = threading.Event(), []
+
+    class Event:
+        def __init__(self, blocking: bool) -> None:
+            assert blocking, "the thread that waits must not spin"
+
+        def record(self) -> None:
+            calls.append("record")
+
+        def synchronize(self) -> None:
+            assert is_through.wait(10)
+            calls.append("through")
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    policy = make_policy(ActorCriticConfig(), SPEC.group.obs, SPEC.group.action, 1)
+    launch = make_launch(policy, torch.device("cuda"))
+    assert launch is not None
+    no = torch.zeros(3, dtype=torch.bool)
+    rows = ({"x": torch.ones(3, 1)}, torch.zeros(3, 0), no, ~no)
+    first, second = (launch(*rows, None, (2, version)) for version in (5, 6))
+    assert calls == ["record", "record"]
+    assert not first.done()
+    is_through.set()
+    expected = act_on_tensors(policy, *rows, None, (2, 5))
+    for future, version in ((first, 5), (second, 6)):
+        reply = future.result(10)
+        assert (reply.epoch, reply.version) == (2, version)
+        np.testing.assert_allclose(reply.value, expected.value, rtol=1e-5)
+        np.testing.assert_array_equal(reply.action, expected.action)
 
 
 def test_batches_in_flight_is_checked() -> None:
