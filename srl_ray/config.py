@@ -386,6 +386,12 @@ def _inference_problems(config: ExperimentConfig) -> Iterable[str]:
         )
 
 
+def _cuda_graph_problems(config: ExperimentConfig) -> Iterable[str]:
+    section = "actors" if config.inference == "inline" else "policy_workers"
+    if config.policy.cuda_graphs and not getattr(config, section).gpus:
+        yield f"policy.cuda_graphs=true needs inference on a GPU, but {section}.gpus is 0."
+
+
 def _deterministic_problems(config: ExperimentConfig) -> Iterable[str]:
     if not config.run.deterministic:
         return
@@ -438,6 +444,7 @@ _CROSS_CHECKS: tuple[Callable[[ExperimentConfig], Iterable[str]], ...] = (
     _naming_problems,
     _env_problems,
     _inference_problems,
+    _cuda_graph_problems,
     _row_problems,
     _deterministic_problems,
     _schedule_problems,

@@ -469,7 +469,7 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
     """A copy of the policy in this process; imports torch."""
     import torch
 
-    from srl_ray.models.compilation import compile_inference
+    from srl_ray.models.compilation import compile_inference, graph_inference
     from srl_ray.models.factory import make_policy
     from srl_ray.param_server.client import ParameterClient
     from srl_ray.streams.inline import InlineInference, NoiseKey
@@ -481,6 +481,8 @@ def make_inline(settings: ActorSettings, spec: BlockSpec) -> InferenceClient:
     policy.to(device)  # type: ignore[attr-defined]
     if settings.policy.is_inference_compiled:
         compile_inference(policy, spec.group.obs)
+    if settings.policy.cuda_graphs:
+        graph_inference(policy)
     return InlineInference(
         policy,
         ParameterClient(settings.namespace, settings.policy_name),

@@ -45,7 +45,7 @@ def compile_inference(policy: Policy, obs: Mapping[str, FieldSpec], *, backend: 
 def graph_inference(policy: Policy) -> None:
     """Have CUDA graphs do what `act` asks of the networks; they are captured when they are first needed."""
     if not isinstance(policy, TowerPolicy):
-        _LOG.warning("policy_workers.cuda_graphs: %s has no `step` to capture", type(policy).__name__)
+        _LOG.warning("policy.cuda_graphs: %s has no `step` to capture", type(policy).__name__)
         return
     _replace(policy, "step", GraphedStep(policy.step))
 

@@ -25,6 +25,8 @@ class PolicyConfig:
         compile: none | inference | training | both: which passes through the networks torch.compile translates, while
             the workers are set up; inference is for policy workers and inline inference. A worker without a compiler
             says so and goes on without.
+        cuda_graphs: Inference on a GPU replays the networks from CUDA graphs, captured once per power of two of rows:
+            one launch in place of one per kernel.
     """
 
     bptt_steps: int = 16
@@ -35,6 +37,7 @@ class PolicyConfig:
     reset_outputs: bool = True
     precision: str = "float32"
     compile: str = "none"
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         if self.bptt_steps < 1:

@@ -17,8 +17,6 @@ class PolicyWorkersConfig:
     batches_in_flight: Batches that the policy's device has at a time: the next one is launched before the answer to
         the last was copied back. null: 2 on a device that works by itself (a GPU, or a custom policy with `launch`),
         1 on the CPU, where more has no effect.
-    cuda_graphs: Replay the networks from CUDA graphs, captured once per power of two of rows: less work for the CPU
-        where many small networks' kernels are launched. Needs policy_workers.gpus.
     transport: auto | ray | shared_memory: how requests travel. auto: through shared memory where actor worker and
         policy worker are on one node, else as Ray calls; shared_memory refuses to run where it is impossible.
     """
@@ -30,7 +28,6 @@ class PolicyWorkersConfig:
     min_batch_rows: int = 1
     max_wait_s: float = 0.002
     batches_in_flight: int | None = None
-    cuda_graphs: bool = False
     transport: str = "auto"
 
     def __post_init__(self) -> None:
@@ -38,8 +35,6 @@ class PolicyWorkersConfig:
             raise ValueError(f"policy_workers.count must be >= 0, got {self.count}")
         if not 0.0 <= self.gpus <= 1.0:
             raise ValueError(f"policy_workers.gpus must be in [0, 1], got {self.gpus}")
-        if self.cuda_graphs and not self.gpus:
-            raise ValueError("policy_workers.cuda_graphs needs policy_workers.gpus > 0: without a GPU there are none")
         if self.max_batch_rows < 1:
             raise ValueError(f"policy_workers.max_batch_rows must be >= 1, got {self.max_batch_rows}")
         if not 1 <= self.min_batch_rows <= self.max_batch_rows:

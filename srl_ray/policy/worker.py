@@ -249,7 +249,7 @@ class PolicyWorker:
             self._policy.to(device)  # type: ignore[attr-defined]
         if settings.policy.is_inference_compiled:
             compile_inference(self._policy, spec.group.obs)
-        if settings.workers.cuda_graphs:
+        if settings.policy.cuda_graphs:
             graph_inference(self._policy)
         self._generator = torch.Generator(device or "cpu")
         self._generator.manual_seed(derive_seed(settings.seed, "policy_worker", settings.index, settings.epoch))

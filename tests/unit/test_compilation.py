@@ -25,7 +25,6 @@ from srl_ray.models.compilation import (
 )
 from srl_ray.models.config import ActorCriticConfig, PolicyConfig
 from srl_ray.models.factory import make_policy
-from srl_ray.policy.config import PolicyWorkersConfig
 from srl_ray.trainer.warm_up import warm_up
 
 pytestmark = pytest.mark.unit
@@ -204,5 +203,3 @@ def test_options_that_cannot_be_are_refused_by_name() -> None:
         PolicyConfig(precision="float16")
     with pytest.raises(ValueError, match=r"policy\.compile"):
         PolicyConfig(compile="yes")
-    with pytest.raises(ValueError, match=r"policy_workers\.cuda_graphs"):
-        PolicyWorkersConfig(count=1, cuda_graphs=True)

@@ -236,6 +236,8 @@ def test_required_values_are_asked_for() -> None:
         (["policy=lstm", "trainers.batch_chunks=2"], "algorithm.minibatches must be <= 2"),
         (["actors.sample_steps=1", "trainers.batch_chunks=1"], "algorithm.minibatches must be <= 1"),
         (["actors.inference=remote"], "policy_workers.count >= 1"),
+        (["policy.cuda_graphs=true"], "actors.gpus is 0"),
+        (["policy.cuda_graphs=true", "layout=remote"], "policy_workers.gpus is 0"),
         (["actors.inference=inline", "policy_workers.count=1"], "policy_workers.count=1 without work"),
         (["run.deterministic=true"], "trainers.max_staleness=0 (it is 1)"),
         (["run.deterministic=true", "trainers.max_staleness=0", "layout=remote"], "actors.inference=inline"),
