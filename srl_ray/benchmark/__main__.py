@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from srl_ray.benchmark import peers, results, suites
+from srl_ray.benchmark import figures, peers, results, suites
 from srl_ray.benchmark.limits import measure_limits
 from srl_ray.benchmark.tasks import task_config, task_overrides
 from srl_ray.benchmark.training import measure_training
@@ -46,8 +46,10 @@ Measure this machine and what a training run makes of it.
   peers=ours,sb3,...   of ours, cleanrl_envpool, cleanrl_native, cleanrl_sync, sb3, rllib_ppo, rllib_appo, rllib_impala,
                        sample_factory; default: all
   venvs=FOLDER         the peers' virtual environments, made when they are missing; default: ~/.cache/srl_ray/peers
+  only=TEXT,...        of the ablation, variants whose name contains one of these
   out=FILE             results are added here; default: benchmarks/results/throughput.json
-  write=FILE           Markdown page whose marked tables are replaced, e.g. docs/performance.md
+  write=FILE           Markdown page whose marked tables are replaced, e.g. docs/performance.md, and beside it
+                       images/benchmark_SUITE.png
 
 Leave the machine alone meanwhile. An interrupted suite goes on where it was: only missing repeats are run.
 """
@@ -60,6 +62,7 @@ OPTIONS = {
     "cores": Option(positive, "a whole number above 0"),
     "peers": Option(list_of(str), "names with commas", list(peers.NAMES)),
     "venvs": Option(Path, "a path", peers.VENVS),
+    "only": Option(list_of(str), "texts with commas", [""]),
     "out": Option(Path, "a path", Path("benchmarks/results/throughput.json")),
     "write": Option(Path, "a path"),
 }
@@ -86,6 +89,8 @@ def _main(argv: list[str]) -> int:
     entries = results.load(out)
     if options["write"] is not None:
         written = results.write_tables(options["write"], entries)
+        for drawn in figures.SUITES:
+            figures.draw_suite(entries, drawn, options["write"].parent / "images" / f"benchmark_{drawn}.png")
         print(f"{options['write']}: {', '.join(written) or 'no marked table'}")
     if suite != "tables":
         print(results.table(entries, suite))
@@ -126,7 +131,9 @@ def _variants(suite: str, task: str, options: dict[str, Any]) -> list[tuple[str,
         return [("bare", lambda: measure_limits(task, seconds=seconds / 4, cores=cores))]
     if suite == "peers":
         return _peers(task, options)
-    chosen = suites.THROUGHPUT if suite == "throughput" else suites.ABLATION
+    chosen = suites.THROUGHPUT
+    if suite == "ablation":
+        chosen = {name: v for name, v in suites.ABLATION.items() if any(text in name for text in options["only"])}
     return [(name, _training(task, extra, seconds)) for name, extra in chosen.items()]
 
 

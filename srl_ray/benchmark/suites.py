@@ -6,19 +6,24 @@ from collections.abc import Mapping, Sequence
 
 THROUGHPUT: Mapping[str, tuple[str, ...]] = {"srl_ray": ()}
 
+REMOTE = ("layout=remote",)
+
 ABLATION: Mapping[str, tuple[str, ...]] = {
     "as it is (inline inference, one block)": (),
-    "remote inference, ring of 1": ("layout=remote", "actors.ring_size=1"),
-    "remote inference, ring of 2": ("layout=remote", "actors.ring_size=2"),
-    "remote inference, ring of 4": ("layout=remote", "actors.ring_size=4"),
-    "remote inference, ring of 2, Ray calls": (
-        "layout=remote",
-        "actors.ring_size=2",
-        "policy_workers.transport=ray",
-    ),
-    "single environments in place of blocks": ("env.envs_per_block=1", "actors.ring_size=16"),
     "synchronous (staleness 0)": ("trainers.max_staleness=0",),
     "staleness 4": ("trainers.max_staleness=4",),
+    "next batch assembled while one trains": ("trainers.prefetch=true",),
+    "whole frame stacks": ("env.frame_stack=off",),
+    "single environments in place of blocks": ("env.envs_per_block=1", "actors.ring_size=16"),
+    "remote inference, ring of 1": (*REMOTE, "actors.ring_size=1"),
+    "remote inference, ring of 2": (*REMOTE, "actors.ring_size=2"),
+    "remote inference, ring of 4": (*REMOTE, "actors.ring_size=4"),
+    "remote inference, ring of 4, a batch per request": (
+        *REMOTE,
+        "actors.ring_size=4",
+        "policy_workers.max_batch_rows=1",
+    ),
+    "remote inference, ring of 2, Ray calls": (*REMOTE, "actors.ring_size=2", "policy_workers.transport=ray"),
 }
 """One change at a time. Rings share the task's environments: the block shrinks as the ring grows."""
 

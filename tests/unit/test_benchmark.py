@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from srl_ray.benchmark import peers, results, suites
+from srl_ray.benchmark import figures, peers, results, suites
 from srl_ray.benchmark.__main__ import main
 from srl_ray.benchmark.intervals import estimate, ratio
 from srl_ray.benchmark.limits import PARTS, _rate
@@ -105,6 +105,21 @@ def test_the_limit_adds_times_and_the_table_shows_the_share(tmp_path: Path):
     assert text.endswith("after\n")
     assert results.write_tables(page, results.load(out)) == ["throughput"]
     assert page.read_text() == text
+
+
+def test_the_figure_of_a_suite_shows_every_variant_and_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    entries = [entry("limits", "bare", limit=200.0)]
+    entries += [
+        entry("ablation", name, fresh_rows_per_s=rate + i) for name, rate in (("a", 100), ("b", 50)) for i in (0, 2)
+    ]
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, out: drawn.append(figure))
+    figures.draw_suite(entries, "ablation", tmp_path / "x.png")
+    (axes,) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert [bar.get_width() for bar in axes.patches] == [101, 51]
+    assert axes.lines[-1].get_xdata() == [200.0, 200.0]
+    assert figures.draw_suite(entries, "peers", tmp_path / "x.png") is None
 
 
 def test_mistakes_are_said_before_anything_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
