@@ -33,7 +33,7 @@ from srl_ray.envs.gymnasium_block import (
     frame_skip_of,
     split_reset,
 )
-from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
+from srl_ray.envs.spaces import PLAIN_FIELD, ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ class VectorBlock:
         )
         self.spec = BlockSpec(env_id=env_id, num_envs=count, group=group, frame_skip=frame_skip_of(self._env))
 
-        self._obs_buffers = self._obs.allocate(count, 1)
-        self._rows = {name: buffer[:, 0] for name, buffer in self._obs_buffers.items()}
+        self._own_rows = self._obs.allocate(count)
+        self._rows = self._own_rows
         self._scratch = self._obs.allocate(count)
         self._final = self._obs.allocate(count)
         self._write_final = self._obs.writer(self._final)
@@ -165,6 +165,25 @@ class VectorBlock:
 
     # ------------------------------------------------------------------------------------------------------ a step
 
+    def _take_obs(self, obs: Any) -> None:
+        """Images that come as one array of the right kind are used in place, until the environment's next call.
+
+        Not in DISABLED mode, in which a masked reset replaces some rows.
+        """
+        own = self._own_rows.get(PLAIN_FIELD)
+        if (
+            type(obs) is np.ndarray
+            and own is not None
+            and (obs.dtype, obs.shape) == (np.uint8, own.shape)
+            and own.dtype == np.uint8
+            and obs.flags.c_contiguous
+            and self._mode is not AutoresetMode.DISABLED
+        ):
+            self._rows = {PLAIN_FIELD: obs}
+        else:
+            self._rows = self._own_rows
+            self._obs.write_all(self._rows, obs)
+
     def _unpack(self, result: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Mapping[str, Any]]:
         if not isinstance(result, tuple) or len(result) != 5:
             found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
@@ -187,7 +206,7 @@ class VectorBlock:
     def _digest(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: Mapping[str, Any]
     ) -> BlockStep:
-        self._obs.write_all(self._rows, obs)
+        self._take_obs(obs)
         ended = terminated | truncated
         if self._present.all() and not ended.any() and self._is_finite(reward):
             self._lengths += 1
@@ -315,7 +334,7 @@ class VectorBlock:
         if self._mask_check is not None:
             self._mask_check.look_at_masks(self._present, self._lengths)
         return BlockStep(
-            obs=self._obs_buffers,
+            obs={name: rows[:, None] for name, rows in self._rows.items()},
             present=present,
             on_reset=on_reset[:, None],
             reward=(nothing if reward is None else reward).astype(np.float32)[:, None],
@@ -428,7 +447,7 @@ class VectorBlock:
         if duration_s > self._step_timeout_s:
             raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
         try:
-            self._obs.write_all(self._rows, split_reset(result)[0])
+            self._take_obs(split_reset(result)[0])
         except ContractBreach as error:
             raise EnvironmentFault(self._env_id, str(error)) from error
         self._present[:] = True
