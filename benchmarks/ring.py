@@ -238,16 +238,17 @@ def table(rows: list[Row], args: argparse.Namespace) -> str:
 def draw(rows: list[Row], args: argparse.Namespace, out: Path) -> None:
     figure = new_figure(7.0, 4.2, "")
     axes = figure.add_subplot(1, 1, 1)
-    decorate(axes, f"speed-up over a ring of one; step {args.step_s * 1e3:g} ms, latency {args.latency_s * 1e3:g} ms")
+    times = f"step {args.step_s * 1e3:g} ms, latency {args.latency_s * 1e3:g} ms"
+    decorate(axes, f"speed-up over a ring of one, model (lines) and measured (points); {times}")
     for color, (mode, in_flight) in zip(COLORS, MODES.items()):
         sizes = range(1, max(RINGS) + 1)
         model = [speed_up(size, args.latency_s, args.step_s, in_flight=in_flight) for size in sizes]
-        axes.plot(sizes, model, color=color, linewidth=1.5, label=f"{mode}: model")
+        axes.plot(sizes, model, color=color, linewidth=1.5, label=mode)
         mine = [row for row in rows if row.mode == mode]
         ups = [row.measured for row in mine]
         bars = [[up.median - up.low for up in ups], [up.high - up.median for up in ups]]
         axes.errorbar([row.ring for row in mine], [up.median for up in ups], bars, color=color, fmt="o", markersize=5,
-                      capsize=3, label="measured")  # fmt: skip
+                      capsize=3)  # fmt: skip
     axes.set_xlabel("blocks in the ring", fontsize=8, color=SOFT_INK)
     axes.set_ylim(bottom=0.0)
     axes.legend(fontsize=8, frameon=False, loc="lower right", labelcolor=INK)

@@ -160,7 +160,7 @@ class Crew:
         split = {i: handle.split.remote(self._actor_settings(i)) for i, handle in self.actors.handles.items()}
         await_all(split, role="actor", what="split()", deadline_s=deadline_s)
         _LOG.info(
-            "ring: %d block%s of %d environments (step of all %.1f ms, handling %.1f ms, inference %.1f ms)%s",
+            "ring: %d block%s of %d environments (step of all %.2f ms, handling %.2f ms, inference %.2f ms)%s",
             ring,
             "" if ring == 1 else "s",
             num_envs // ring,
