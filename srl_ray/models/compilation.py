@@ -156,7 +156,8 @@ class CudaCapture:
                 call()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Another thread may wait for a batch that is in flight: only this thread's calls belong to the capture.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             outputs = call()
         return outputs, graph.replay
 

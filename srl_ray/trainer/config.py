@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(kw_only=True, slots=True)
 class TrainersConfig:
     """Attributes:
-    count: Trainer workers; more than one train one policy together (PyTorch DDP).
+    count: Trainer workers; more than one train one policy together, each on its share of a batch.
     batch_chunks: Chunks per update over all trainer workers, B.
     reuse: Updates that each chunk takes part in.
     max_staleness: S, the largest allowed trainer version − oldest version among a chunk's trained rows. 0 is
