@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,8 +124,9 @@ def measure_peer(name: str, task: str, *, seconds: float, venvs: Path) -> dict[s
         f"seconds={SETTLE_S + seconds}",
         *peer.options,
     ]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
-    finished = run_watched(command, limit_s=LIMIT_S + SETTLE_S + seconds, environment=environment)
+    with tempfile.TemporaryDirectory(prefix="peer_", ignore_cleanup_errors=True) as scratch:
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER), "TMPDIR": scratch}
+        finished = run_watched(command, limit_s=LIMIT_S + SETTLE_S + seconds, environment=environment)
     steady = steady_state(progress(finished.output), finished)
     return {
         "fresh_rows_per_s": steady.rate("env_steps"),

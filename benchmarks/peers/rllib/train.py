@@ -27,6 +27,10 @@ MINIBATCH = 544
 """The learner adds a row per episode chunk to the batch and fills up the last minibatch with repeated rows: 2048 steps
 in minibatches of 512 would be five full ones, a quarter more work; in minibatches of 544 they are four."""
 
+ASYNCHRONOUS_ITERATION_S = 1.0
+"""APPO and IMPALA look for finished fragments in a loop without pause; with a short iteration most of the driver's time
+would go into putting together results. Their default, 10 s, would end a run too late."""
+
 
 class Nature(TorchRLModule, ValueFunctionAPI, TargetNetworkAPI):
     """Nature CNN for uint8 images [4, 84, 84], shared by policy and value."""
@@ -117,7 +121,7 @@ def make_config(settings: protocol.Settings):
                 )
             )
         )
-        .reporting(min_time_s_per_iteration=0)
+        .reporting(min_time_s_per_iteration=0 if is_ppo else ASYNCHRONOUS_ITERATION_S)
         .debugging(log_level="ERROR")
     )
     if name != "impala":

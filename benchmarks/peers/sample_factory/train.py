@@ -10,6 +10,7 @@ from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
+from sample_factory.envs.env_wrappers import NumpyObsWrapper
 from sample_factory.train import make_runner
 
 IDS = {**protocol.ENV_IDS, "cheetah": "HalfCheetah-v4"}
@@ -30,7 +31,7 @@ class Report(AlgoObserver):
 
 def make_env(name, cfg, env_config, render_mode=None):
     if name == "pong":
-        return gymnasium.wrappers.FrameStack(protocol.make_pong(), 4)
+        return NumpyObsWrapper(gymnasium.wrappers.FrameStack(protocol.make_pong(), 4))
     return gymnasium.make(IDS[name], disable_env_checker=True)
 
 
@@ -74,6 +75,7 @@ def make_config(settings: protocol.Settings, train_dir: str):
         "encoder_mlp_layers": list(protocol.HIDDEN),
         "nonlinearity": "relu" if is_image else "tanh",
         "decorrelate_experience_max_seconds": 0,
+        "decorrelate_envs_on_one_worker": False,
         "train_for_env_steps": 10**12,
         "restart_behavior": "overwrite",
     }
@@ -89,7 +91,7 @@ def make_config(settings: protocol.Settings, train_dir: str):
 
 def main(settings: protocol.Settings) -> None:
     register_env(settings.task, make_env)
-    with tempfile.TemporaryDirectory(prefix="sample_factory_") as folder:
+    with tempfile.TemporaryDirectory(prefix="sample_factory_", ignore_cleanup_errors=True) as folder:
         _, runner = make_runner(make_config(settings, folder))
         runner.register_observer(Report(protocol.Progress(settings.seconds), settings.batch))
         if runner.init() == ExperimentStatus.SUCCESS:
