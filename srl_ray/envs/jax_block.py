@@ -129,6 +129,7 @@ class JaxBlock:
         self._carry: _Carry | None = None
         self._all = np.ones((num_envs, 1), np.bool_)
         self._nobody = np.zeros((num_envs, 1), np.bool_)
+        self._none = self._nobody[:, 0]
         self._no_lanes = np.zeros(0, np.int64)
         self._no_finals = adapter.allocate(0)
         self._faults_in_a_row = np.zeros(num_envs, np.int64)
@@ -166,30 +167,19 @@ class JaxBlock:
     # ------------------------------------------------------------------------------------------------------ a step
 
     def _finish_episodes(self, result: _Result, flags: np.ndarray, reward: np.ndarray) -> BlockStep:
-        broken = flags & _BROKEN != 0
-        terminated = (flags & _TERMINATED != 0) & ~broken
-        ended = flags & (_TERMINATED | _TRUNCATED | _BROKEN) != 0
-        lanes = np.flatnonzero(ended & ~broken)
-        final_obs = {name: np.asarray(array)[lanes] for name, array in result.final_obs.items()}
-        returns, lengths = np.asarray(result.episode_return), np.asarray(result.length)
-        summary = {name: np.asarray(values) for name, values in result.summary.items()}
-        if broken.any():
-            self._drop(np.flatnonzero(broken), result, lengths)
+        broken = self._none
+        if flags.max() > _TRUNCATED:
+            self._look_at_starts(flags, result.obs)
+            broken = flags & _BROKEN != 0
+            self._drop(np.flatnonzero(broken), result)
             reward = np.where(broken[:, None], np.float32(0), reward)
-        self._look_at_starts(flags, result.obs)
+            flags = np.where(broken, _TRUNCATED, flags)
+        envs = np.flatnonzero(flags)
+        lanes = envs if broken is self._none else envs[~broken[envs]]
+        final_obs = {name: np.asarray(array)[lanes] for name, array in result.final_obs.items()}
         self._faults_in_a_row[lanes] = 0
-        episodes = [
-            EpisodeRecord(
-                env_index=e,
-                length=int(lengths[e]),
-                returns={AGENT_ID: float(returns[e])},
-                lengths={AGENT_ID: int(lengths[e])},
-                summary={} if broken[e] else {name: float(values[e]) for name, values in summary.items()},
-                discarded=bool(broken[e]),
-            )
-            for e in np.flatnonzero(ended).tolist()
-        ]
-        truncated = ended & ~terminated
+        episodes = _records(envs, broken, result)
+        ended, terminated, truncated = flags != 0, flags == _TERMINATED, flags == _TRUNCATED
         return self._answer(
             result.obs, ended[:, None], reward, terminated[:, None], truncated[:, None], lanes, final_obs, episodes
         )
@@ -218,10 +208,10 @@ class JaxBlock:
             device_obs=obs if self.shares_device else None,
         )
 
-    def _drop(self, envs: np.ndarray, result: _Result, lengths: np.ndarray) -> None:
+    def _drop(self, envs: np.ndarray, result: _Result) -> None:
         """Count the faults of environments whose observation or reward became NaN or infinite."""
         e = int(envs[0])
-        text = f"{_describe(result.final_obs, e, result.reward)} at step {lengths[e]} of the episode"
+        text = f"{_describe(result.final_obs, e, result.reward)} at step {result.length[e]} of the episode"
         if self._on_nonfinite == "stop":
             raise EnvironmentFault(
                 self._env_id, f"{text}. env.on_nonfinite=drop discards such episodes instead.", env_index=e
@@ -241,6 +231,20 @@ class JaxBlock:
         if len(bad):
             e = int(bad[0])
             raise EnvironmentFault(self._env_id, f"reset: {_describe(obs, e)}; expected finite numbers", env_index=e)
+
+
+def _records(envs: np.ndarray, broken: np.ndarray, result: _Result) -> list[EpisodeRecord]:
+    """Episodes of `envs`, which ended in this step."""
+    lengths, returns = np.asarray(result.length)[envs].tolist(), np.asarray(result.episode_return)[envs].tolist()
+    names = list(result.summary)
+    numbers = zip(*[np.asarray(values)[envs].tolist() for values in result.summary.values()])
+    summaries = [dict(zip(names, map(float, row))) for row in numbers] if names else [{} for _ in lengths]
+    return [
+        EpisodeRecord(e, length, {AGENT_ID: value}, {AGENT_ID: length}, {} if is_broken else summary, is_broken)
+        for e, length, value, summary, is_broken in zip(
+            envs.tolist(), lengths, returns, summaries, broken[envs].tolist()
+        )
+    ]
 
 
 def is_functional(made: Any) -> bool:
@@ -321,12 +325,18 @@ def _compile(
     import jax
 
     begin, advance = jax.vmap(begin), jax.vmap(advance)
+    # With one thread a step need not be handed to another, which costs a third of a small one.
+    is_alone = jax.default_backend() == "cpu" and os.environ.get("PJRT_NPROC") == "1"
+    options: Any = {"xla_cpu_enable_concurrency_optimized_scheduler": False} if is_alone else None
 
     def executable(function: Any, *arguments: Any) -> Callable[..., Any]:
         lowered = jax.jit(function).lower(*arguments)
         text = lowered.as_text()
         if text not in _compiled:
-            _compiled[text] = lowered.compile()
+            try:
+                _compiled[text] = lowered.compile(compiler_options=options)
+            except Exception:  # another version of XLA knows other options; the environment's errors came out above
+                _compiled[text] = lowered.compile()
         return _compiled[text]
 
     first = jax.eval_shape(begin, seeds)[0]
