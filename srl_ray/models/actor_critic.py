@@ -70,5 +70,6 @@ class ActorCritic(TowerPolicy):
 
     def update_statistics(self, batch: Tensors) -> None:
         if self.normalizer is not None and self.vector_fields is not None:
-            vector = self.vector_fields(self._flat_obs(batch, OBS_PREFIX))
+            fields = {name: batch[OBS_PREFIX + name].flatten(0, 1) for name in self.vector_fields.fields}
+            vector = self.vector_fields(fields)
             self.normalizer.update([(vector, batch["mask"].flatten())])
