@@ -37,7 +37,7 @@ class FrameStack:
 
     Attributes:
         axis: Of the row's shape.
-        depth: Frames.
+        depth: Frames, from 2 to 126.
         pad: zero | repeat: what stands for frames before an episode's first one, which `repeat` repeats.
     """
 
@@ -65,6 +65,13 @@ class FieldSpec:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     stack: FrameStack | None = None
+
+    def __post_init__(self) -> None:
+        stack = self.stack
+        if stack is not None and not (
+            0 <= stack.axis < len(self.shape) and 1 < self.shape[stack.axis] == stack.depth < 127
+        ):
+            raise ValueError(f"{stack} does not fit an observation of shape {self.shape}")
 
     @property
     def frame(self) -> FieldSpec:

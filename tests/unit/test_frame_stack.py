@@ -264,6 +264,12 @@ def test_stacks_that_may_have_been_changed_are_not_found_but_can_be_declared() -
     )
 
 
+@pytest.mark.parametrize("stack", [FrameStack(0, 4, "zero"), FrameStack(3, 3, "zero"), FrameStack(-1, 5, "zero")])
+def test_a_stack_must_fit_its_field(stack: FrameStack) -> None:
+    with pytest.raises(ValueError, match=r"does not fit an observation of shape \(3, 4, 5\)"):
+        FieldSpec((3, 4, 5), np.dtype(np.uint8), stack)
+
+
 def test_a_declared_stack_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no observation is a stack of frames.*\(4, 5\)"):
         stack_of(Frames, frame_stack="first")
