@@ -54,6 +54,9 @@ class EnvBlock(Protocol):
     """Steps `spec.num_envs` environments together and restarts each one itself when its episode ends.
 
     Built, reset, stepped and closed by one thread, which is not the main thread of its process.
+
+    A block that can cut the first episode of every environment after a random number of steps has an attribute
+    `stagger_steps`: the largest such number from the next `reset` on, 0 at first (see `actors.stagger_steps`).
     """
 
     spec: BlockSpec

@@ -71,18 +71,20 @@ def as_block(
     elif isinstance(made, VectorEnv):
         block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **faults)
     elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
-        block = GymBlock(build, num_envs, env_id=name, first_env=made, stagger_steps=stagger_steps, **faults)
+        block = GymBlock(build, num_envs, env_id=name, first_env=made, **faults)
     else:
         raise ConfigError(
             f"env.factory={name!r} returned {type(made).__name__}; expected a gymnasium environment, a gymnasium "
             "vector environment or an EnvBlock (spec, reset, step, close)."
         )
-    if stagger_steps and not isinstance(block, GymBlock):
-        block.close()
-        raise ConfigError(
-            f"actors.stagger_steps={stagger_steps} truncates single environments, but those of {name!r} are stepped "
-            "together by code of their own. Set it to 0 (hide-and-seek has env.kwargs.is_start_staggered)."
-        )
+    if stagger_steps:
+        if not hasattr(block, "stagger_steps"):
+            block.close()
+            raise ConfigError(
+                f"actors.stagger_steps={stagger_steps} truncates single environments, but those of {name!r} are "
+                "stepped together by code of their own. Set it to 0."
+            )
+        block.stagger_steps = stagger_steps
     if block.spec.num_envs != num_envs:
         block.close()
         raise ConfigError(

@@ -45,7 +45,6 @@ class GymBlock:
         first_env: An environment that is already built and not reset yet, taken as the first one.
         frame_stack: auto | first | last | off; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
-        stagger_steps: Truncate every environment's first episode after a random number of steps up to this; 0: do not.
 
     Raises:
         EnvironmentFault: from the constructor when an environment cannot be built; from `reset` and `step` as above.
@@ -71,14 +70,13 @@ class GymBlock:
         first_env: Env | None = None,
         frame_stack: str = "auto",
         frame_stack_pad: str = "repeat",
-        stagger_steps: int = 0,
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
         self._on_error = on_error
         self._on_nonfinite = on_nonfinite
-        self._stagger_steps = stagger_steps
+        self.stagger_steps = 0  # see EnvBlock
         self._cut_at: dict[int, int] = {}  # environments in their first episode → the length at which it is truncated
         self._max_faults = max_faults
         self.num_faults = 0
@@ -132,8 +130,8 @@ class GymBlock:
         self._terminated[...] = False
         self._truncated[...] = False
         self._on_reset[...] = True
-        if self._stagger_steps:
-            lengths = np.random.default_rng((seed, 1)).integers(1, self._stagger_steps + 1, self.spec.num_envs)
+        if self.stagger_steps:
+            lengths = np.random.default_rng((seed, 1)).integers(1, self.stagger_steps + 1, self.spec.num_envs)
             self._cut_at = dict(enumerate(lengths.tolist()))
         for e in range(self.spec.num_envs):
             self._begin_episode(e, env_seed(seed, e), episodes)

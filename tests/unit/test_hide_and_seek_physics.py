@@ -78,7 +78,8 @@ def test_what_passes_a_walled_border_ends_the_episode_and_what_leaves_an_open_fi
 
 
 def test_a_staggered_start_spreads_the_ends_of_episodes_once_and_for_all() -> None:
-    block = make_block(40, horizon=12, prep_fraction=0.25, is_start_staggered=True)
+    block = make_block(40, horizon=12, prep_fraction=0.25)
+    block.stagger_steps = 12
     rng = np.random.default_rng(0)
     block.reset(seed=0)
     ends: list[list[int]] = [[] for _ in range(40)]

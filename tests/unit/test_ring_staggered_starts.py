@@ -74,14 +74,15 @@ def test_an_episode_that_ends_before_its_cut_is_left_alone() -> None:
     def make() -> Any:
         return ScriptedEnv([Episode([0, 1], [1]), Episode([0] * 31, [1] * 30)])
 
-    block = GymBlock(make, 4, env_id="scripted", stagger_steps=5)
+    block = GymBlock(make, 4, env_id="scripted")
+    block.stagger_steps = 5
     block.reset(0)
     lengths = [r.length for _ in range(31) for r in block.step(np.zeros((4, 1, 1), np.int64)).episodes]
     assert lengths == [1] * 4 + [30] * 4
 
 
-def test_blocks_that_step_all_together_refuse_it() -> None:
-    with pytest.raises(ConfigError, match=r"actors.stagger_steps=5 .* env.kwargs.is_start_staggered"):
-        make_block(EnvConfig(id="hide_and_seek", envs_per_block=1), stagger_steps=5)
+def test_blocks_that_cannot_refuse_it() -> None:
+    with pytest.raises(ConfigError, match=r"actors.stagger_steps=5 .* Set it to 0"):
+        make_block(EnvConfig(id="CartPole-v1", vectorization="native", envs_per_block=2), stagger_steps=5)
     with pytest.raises(ValueError, match=r"actors.stagger_steps must be >= 0, got -1"):
         ActorsConfig(stagger_steps=-1)

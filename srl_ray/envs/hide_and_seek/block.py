@@ -67,10 +67,12 @@ class HideAndSeekBlock:
         world: The state of all simulations; its parts are also attributes of the block.
         stage_seconds: Seconds spent since construction, by stage of `step`: "grab_lock" (forces included), "physics",
             "rays", "task", "observation" and "reset" (new worlds, their rays and observations included).
+        stagger_steps: See `EnvBlock`.
     """
 
     def __init__(self, num_envs: int, config: HideAndSeekConfig, task: Task | None = None) -> None:
         self.config = config
+        self.stagger_steps = 0
         self.task = HideAndSeek(num_envs, config) if task is None else task
         names = agent_names(config)
         teams = ("hiders",) * config.max_hiders + ("seekers",) * config.max_seekers
@@ -98,8 +100,9 @@ class HideAndSeekBlock:
         self._rngs = [np.random.default_rng((seed, env)) for env in range(num_envs)]
         everyone = np.arange(num_envs)
         self._begin_episodes(everyone)
-        if self.config.is_start_staggered:
-            self.episodes.limit[:] = [rng.integers(1, self.config.steps + 1) for rng in self._rngs]
+        if self.stagger_steps:
+            cuts = [rng.integers(1, self.stagger_steps + 1) for rng in self._rngs]
+            self.episodes.limit[:] = np.minimum(self.episodes.limit, cuts)
         self.refresh()
         nothing = np.zeros((num_envs, self._agents), bool)
         return self._answer(

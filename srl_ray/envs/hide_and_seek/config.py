@@ -198,8 +198,6 @@ class HideAndSeekConfig:
         do_hiders_own_unlocked: Keep an oddity of the original: objects that nobody ever locked count as locked by the
             first hider before, so that an idle hider beside one vetoes a seeker's lock but not the other way round.
         max_placement_tries: Worlds drawn before a reset gives up with an error.
-        is_start_staggered: Truncate the first episode of every environment after a random number of steps up to the
-            horizon, so that the episodes of a block neither end nor go through their phases all at once ever after.
         threads: Threads that step the block's simulations.
         ramp_rows: Ramps that an observation has room for.
         num_cylinders: Upright cylinders that stand in the way.
@@ -237,7 +235,6 @@ class HideAndSeekConfig:
     are_box_ids_observed: bool = False
     do_hiders_own_unlocked: bool = False
     max_placement_tries: int = 1000
-    is_start_staggered: bool = False
     threads: int = 1
 
     def __post_init__(self) -> None:
