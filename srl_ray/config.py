@@ -135,6 +135,11 @@ class ExperimentConfig:
         return "remote" if self.policy_workers.count else "inline"
 
     @property
+    def start_timeout_s(self) -> float:
+        """cluster.start_timeout_s, three times as long where set-up includes compiling (policy.compile)."""
+        return self.cluster.start_timeout_s * (1 if self.policy.compile == "none" else 3)
+
+    @property
     def batch_chunks_per_trainer(self) -> int:
         """trainers.batch_chunks / trainers.count."""
         return self.trainers.batch_chunks // self.trainers.count

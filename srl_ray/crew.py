@@ -86,7 +86,7 @@ class Crew:
         Raises:
             CheckpointError: it was made with other spaces, or does not fit the network.
         """
-        config, deadline_s = self.config, self.config.cluster.start_timeout_s
+        config, deadline_s = self.config, self.config.start_timeout_s
         self._start_service()
         for index in range(config.actors.count):
             self.actors.start(index, self._actor_settings(index))
@@ -127,7 +127,7 @@ class Crew:
         self._running[self._service.wait_newer.remote("nobody's", NOTHING, _SERVICE_DEATH_S)] = ("service", 0)
 
     def _set_up_trainers(self) -> None:
-        deadline_s = self.config.cluster.start_timeout_s
+        deadline_s = self.config.start_timeout_s
         signatures = self.trainers.setup({i: (self.spec,) for i in self.trainers.handles}, deadline_s=deadline_s)
         self.signature = signatures[0]
         if self.config.trainers.count > 1:
@@ -137,17 +137,17 @@ class Crew:
 
     def _begin_trainers(self) -> None:
         refs = {i: handle.begin.remote() for i, handle in self.trainers.handles.items()}
-        await_all(refs, role="trainer", what="begin()", deadline_s=self.config.cluster.start_timeout_s)
+        await_all(refs, role="trainer", what="begin()", deadline_s=self.config.start_timeout_s)
         for index in self.trainers.handles:
             self._let_run("trainer", index)
 
     def _connect_all(self) -> Mapping[int, dict[str, float]]:
         refs = {i: self._connect(i) for i in self.actors.handles}
-        return await_all(refs, role="actor", what="connect()", deadline_s=self.config.cluster.start_timeout_s)
+        return await_all(refs, role="actor", what="connect()", deadline_s=self.config.start_timeout_s)
 
     def _choose_ring(self) -> None:
         """Have the actor workers measure, and split their environments into as many blocks as hide the inference."""
-        config, deadline_s = self.config, self.config.cluster.start_timeout_s
+        config, deadline_s = self.config, self.config.start_timeout_s
         measured = {i: handle.measure.remote() for i, handle in self.actors.handles.items()}
         times = await_all(measured, role="actor", what="measure()", deadline_s=deadline_s)
         num_envs = config.env.envs_per_block
@@ -303,7 +303,7 @@ class Crew:
         if role == "service":
             self._start_service()
             with contextlib.suppress(RayError):  # a trainer that died too publishes when it is replaced
-                ray.get(self.trainers.handles[0].republish.remote(), timeout=self.config.cluster.start_timeout_s)
+                ray.get(self.trainers.handles[0].republish.remote(), timeout=self.config.start_timeout_s)
         elif role == "trainer":
             self._replace_trainers(checkpoint)
         elif role == "policy_worker":
@@ -316,15 +316,15 @@ class Crew:
         epoch = self._epochs["actor"][index] = self._epochs["actor"].get(index, 0) + 1
         forgotten = [handle.forget_actor.remote(index, epoch) for handle in self._trainer_handles()]
         self.actors.start(index, self._actor_settings(index))
-        self.actors.setup({index: ()}, deadline_s=self.config.cluster.start_timeout_s)
-        ray.get([*forgotten, self._connect(index)], timeout=self.config.cluster.start_timeout_s)
+        self.actors.setup({index: ()}, deadline_s=self.config.start_timeout_s)
+        ray.get([*forgotten, self._connect(index)], timeout=self.config.start_timeout_s)
         self._let_run("actor", index)
 
     def _replace_policy_worker(self, index: int) -> None:
         self._unwatch("policy_worker", [index])
         self._epochs["policy_worker"][index] = self._epochs["policy_worker"].get(index, 0) + 1
         self.policy_workers.start(index, self._policy_settings(index))
-        self.policy_workers.setup({index: (self.spec,)}, deadline_s=self.config.cluster.start_timeout_s)
+        self.policy_workers.setup({index: (self.spec,)}, deadline_s=self.config.start_timeout_s)
         self._let_run("policy_worker", index)
         for actor, handle in self.actors.handles.items():
             if actor % self.config.policy_workers.count == index:
@@ -340,7 +340,7 @@ class Crew:
         self._set_up_trainers()
         epochs = self._epochs["actor"].items()
         forgotten = [h.forget_actor.remote(actor, epoch) for h in self._trainer_handles() for actor, epoch in epochs]
-        ray.get(forgotten, timeout=self.config.cluster.start_timeout_s)
+        ray.get(forgotten, timeout=self.config.start_timeout_s)
         self._begin_trainers()
         for handle in self.actors.handles.values():
             handle.rewire.remote(trainers=self._trainer_handles())

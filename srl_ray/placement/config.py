@@ -36,7 +36,7 @@ class ClusterConfig:
         object_store_bytes: Object store of a fresh local Ray; null: a quarter of free memory, at most 2 GiB.
         temp_dir: Folder for the temporary files of a fresh local Ray; null: RAY_TMPDIR or the system's. A short path.
         placement_timeout_s: How long to wait for the placement group.
-        start_timeout_s: How long workers may take to set up.
+        start_timeout_s: How long workers may take to set up; three times as long with policy.compile.
     """
 
     address: str = "auto"

@@ -289,6 +289,8 @@ def test_derived_numbers() -> None:
     assert feed_forward.segment_steps == feed_forward.actors.sample_steps
     assert feed_forward.batch_chunks_per_trainer == 4
     assert feed_forward.chunks_under_way == 16
+    assert feed_forward.start_timeout_s == 180.0
+    assert compose(["experiment=cartpole", "policy.compile=both"]).start_timeout_s == 540.0
     assert compose(["experiment=cartpole", "trainers.max_staleness=null"]).chunks_under_way is None
     assert compose(["experiment=cartpole_lstm"]).segment_steps == 16
 
