@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from srl_ray.algorithms.algorithm import Algorithm
-from srl_ray.core.types import BlockSpec, ChunkLayout
+from srl_ray.core.types import FRAMES_PREFIX, STACK_PREFIX, BlockSpec, ChunkLayout
 
 
 def warm_up(algorithm: Algorithm, spec: BlockSpec, layout: ChunkLayout, chunks: int) -> None:
@@ -32,8 +32,14 @@ def blank_batch(algorithm: Algorithm, spec: BlockSpec, layout: ChunkLayout, chun
     def zeros(dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    fields = {f"obs.{name}": field for name, field in spec.group.obs.items()} | {"action": spec.group.action.field}
-    batch = {name: torch.from_numpy(f.zeros(layout.rows * chunks)).unflatten(0, shape) for name, f in fields.items()}
+    batch = {"action": torch.from_numpy(spec.group.action.field.zeros(*shape))}
+    for name, field in spec.group.obs.items():
+        if field.stack is not None and getattr(algorithm, "takes_frames", False):
+            frames = field.frame.zeros(layout.rows + field.stack.lead, chunks)
+            batch |= {FRAMES_PREFIX + name: torch.from_numpy(frames)}
+            batch |= {STACK_PREFIX + name: torch.from_numpy(field.offsets.zeros(*shape))}
+        else:
+            batch[f"obs.{name}"] = torch.from_numpy(field.zeros(*shape))
     batch |= {name: zeros(torch.float32) for name in ("log_prob", "value", "reward")}
     batch |= {name: zeros(torch.bool) for name in ("on_reset", "terminated", "truncated")}
     batch |= {"valid": ~zeros(torch.bool), "policy_version": zeros(torch.int64)}

@@ -36,6 +36,7 @@ from srl_ray.models.factory import make_policy
 from srl_ray.streams.inference import InferenceReply
 from srl_ray.streams.sample_buffer import Chunk, Producer
 from srl_ray.trainer.batches import assemble
+from srl_ray.trainer.warm_up import blank_batch, warm_up
 
 pytestmark = pytest.mark.unit
 torch.set_num_threads(1)
@@ -192,6 +193,16 @@ def test_an_update_is_the_same(layout: ChunkLayout, recurrent: str) -> None:
         results.append((metrics, [parameter.clone() for parameter in policy.state_dict().values()]))
     assert results[0][0] == results[1][0]
     assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
+
+
+def test_a_warm_up_is_an_update_on_frames() -> None:
+    spec, layout = make_spec(FrameStack(0, DEPTH, "zero"), 0), ChunkLayout(0, 6, 1, 3)
+    policy = make_policy(ActorCriticConfig(hidden=[8]), spec.group.obs, spec.group.action, 5)
+    ppo = PPO(PPOConfig(epochs=1, minibatches=2), policy, layout, Collective(), 9)
+    batch = blank_batch(ppo, spec, layout, 2)
+    assert {"frames.image", "stack.image", "obs.vector"} <= set(batch)
+    assert with_stacks(batch)["obs.image"].shape == (layout.rows, 2, DEPTH, 4, 5)
+    warm_up(ppo, spec, layout, 2)
 
 
 # ------------------------------------------------------------------------------------------------------- environments
