@@ -47,6 +47,10 @@ class ActorsConfig:
             if getattr(self, name) < 1:
                 key = "ring_size" if name == "ring" else name
                 raise ValueError(f"actors.{key} must be >= 1, got {getattr(self, name)}")
+        if self.sample_steps < 2:
+            raise ValueError(
+                "actors.sample_steps must be >= 2, got 1: an episode's end and the next one's start are 2 rows"
+            )
         if not 0.0 <= self.gpus <= 1.0:
             raise ValueError(f"actors.gpus must be in [0, 1], got {self.gpus}")
         for name in ("burn_in", "stagger_steps"):

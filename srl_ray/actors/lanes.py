@@ -187,7 +187,7 @@ class LaneTable:
                 raise EnvironmentFault(
                     self._env_id,
                     f"observation field {name!r}: the stack of frames at the beginning of an episode, or of an agent "
-                    "that came back, is not the announced one; set env.frame_stack=off",
+                    "that came back, is not the announced one; set env.frame_stack=none",
                 )
 
     def _lanes(self, which: np.ndarray) -> np.ndarray:

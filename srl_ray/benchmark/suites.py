@@ -13,7 +13,7 @@ ABLATION: Mapping[str, tuple[str, ...]] = {
     "synchronous (staleness 0)": ("trainers.max_staleness=0",),
     "staleness 4": ("trainers.max_staleness=4",),
     "next batch assembled while one trains": ("trainers.prefetch=true",),
-    "whole frame stacks": ("env.frame_stack=off",),
+    "whole frame stacks": ("env.frame_stack=none",),
     "single environments in place of blocks": ("env.envs_per_block=1", "actors.ring_size=16"),
     "remote inference, ring of 1": (*REMOTE, "actors.ring_size=1"),
     "remote inference, ring of 2": (*REMOTE, "actors.ring_size=2"),

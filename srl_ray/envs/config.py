@@ -23,7 +23,7 @@ class EnvConfig:
             environment's own vector entry point, `jax` takes a functional JAX environment, all of a block compiled into
             one step (also without saying so where id or factory give one).
         autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
-        frame_stack: Which axis of uint8 observations with three axes or more holds the last frames: first | last | off
+        frame_stack: Which axis of uint8 observations with three axes or more holds the last frames: first | last | none
             | auto: as known of gymnasium's FrameStackObservation and ALE's vector environment. Such observations are
             stored and sent frame by frame.
         frame_stack_pad: With frame_stack=first or last, what stands before an episode's first frame: repeat (that
@@ -59,7 +59,7 @@ class EnvConfig:
             raise ValueError(f"env.vectorization must be sync, native or jax, got {self.vectorization!r}")
         if self.autoreset not in ("same_step", "next_step", "disabled"):
             raise ValueError(f"env.autoreset must be same_step, next_step or disabled, got {self.autoreset!r}")
-        if self.frame_stack not in ("auto", "off", "first", "last"):
-            raise ValueError(f"env.frame_stack must be auto, off, first or last, got {self.frame_stack!r}")
+        if self.frame_stack not in ("auto", "none", "first", "last"):
+            raise ValueError(f"env.frame_stack must be auto, none, first or last, got {self.frame_stack!r}")
         if self.frame_stack_pad not in ("repeat", "zero"):
             raise ValueError(f"env.frame_stack_pad must be repeat or zero, got {self.frame_stack_pad!r}")

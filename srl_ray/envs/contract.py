@@ -234,7 +234,7 @@ class _StackCheck:
                 )
                 raise ContractBreach(
                     f"observation field {name!r}: expected a stack of {stack.depth} frames on axis {stack.axis}, which "
-                    f"begins with {expected}, found others; set env.frame_stack=off, or axis and env.frame_stack_pad"
+                    f"begins with {expected}, found others; set env.frame_stack=none, or axis and env.frame_stack_pad"
                 )
             self._newest[name][lanes] = obs[name]
 

@@ -43,7 +43,7 @@ class GymBlock:
         on_nonfinite: stop | drop.
         max_faults: Faults in a row of one environment, without a finished episode between, that are still answered.
         first_env: An environment that is already built and not reset yet, taken as the first one.
-        frame_stack: auto | first | last | off; see `EnvConfig`.
+        frame_stack: auto | first | last | none; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
 
     Raises:

@@ -60,7 +60,7 @@ class VectorBlock:
         on_nonfinite: stop | drop.
         max_faults: Faults in a row of one environment, without a finished episode between, that are still answered.
         first_env: A vector environment that is already built and not reset yet.
-        frame_stack: auto | first | last | off; see `EnvConfig`.
+        frame_stack: auto | first | last | none; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
 
     Lifecycle: build, `reset(seed)`, `step(actions)` for ever, `close()`; all in one thread.

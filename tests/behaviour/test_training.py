@@ -244,7 +244,7 @@ def test_training_is_the_same_when_frames_are_stored_once(tmp_path: Path) -> Non
         "stop.env_steps": 900,
     }
     by_frame, whole = (
-        train(tmp_path / option, {**settings, "env.frame_stack": option, "run.seed": 7}) for option in ("auto", "off")
+        train(tmp_path / option, {**settings, "env.frame_stack": option, "run.seed": 7}) for option in ("auto", "none")
     )
     assert updates(by_frame) == updates(whole)
     assert make_block(EnvConfig(factory=make_moving_dot)).spec.group.obs["obs"].stack == FrameStack(0, 4, "repeat")

@@ -234,7 +234,8 @@ def test_required_values_are_asked_for() -> None:
     [
         (["policy=lstm", "actors.sample_steps=30"], "multiple of policy.bptt_steps, got 30 and 16"),
         (["policy=lstm", "trainers.batch_chunks=2"], "algorithm.minibatches must be <= 2"),
-        (["actors.sample_steps=1", "trainers.batch_chunks=1"], "algorithm.minibatches must be <= 1"),
+        (["actors.sample_steps=1"], "actors.sample_steps must be >= 2, got 1"),
+        (["actors.sample_steps=2", "trainers.batch_chunks=1"], "algorithm.minibatches must be <= 2"),
         (["actors.inference=remote"], "policy_workers.count >= 1"),
         (["policy.cuda_graphs=true"], "actors.gpus is 0"),
         (["policy.cuda_graphs=true", "layout=remote"], "policy_workers.gpus is 0"),

@@ -263,7 +263,7 @@ def test_known_stacks_are_found() -> None:
     assert stack_of(stacked) == FrameStack(0, 3, "repeat")
     assert stack_of(lambda: stacked("zero")) == FrameStack(0, 3, "zero")
     assert stack_of(lambda num_envs: gymnasium.vector.SyncVectorEnv([stacked] * num_envs)) == FrameStack(0, 3, "repeat")
-    assert stack_of(stacked, frame_stack="off") is None
+    assert stack_of(stacked, frame_stack="none") is None
 
 
 def test_stacks_that_may_have_been_changed_are_not_found_but_can_be_declared() -> None:
@@ -313,7 +313,7 @@ def test_the_contract_check_refuses_false_stacks(settings: dict[str, Any], text:
     if settings.pop("vector", False):
         make_env = settings["factory"]
         settings["factory"] = lambda num_envs: gymnasium.vector.SyncVectorEnv([make_env] * num_envs)
-    with pytest.raises(EnvironmentFault, match=rf"(?s){text}.*env.frame_stack=off"):
+    with pytest.raises(EnvironmentFault, match=rf"(?s){text}.*env.frame_stack=none"):
         check_contract(EnvConfig(envs_per_block=2, **settings))
 
 
@@ -327,5 +327,5 @@ def test_a_stack_that_breaks_its_promise_later_ends_the_run() -> None:
     no_action = np.zeros((1, 1, 1), np.int64)
     for _ in range(5):
         table.observe(block.step(no_action))
-    with pytest.raises(EnvironmentFault, match=r"beginning of an episode.*env\.frame_stack=off"):
+    with pytest.raises(EnvironmentFault, match=r"beginning of an episode.*env\.frame_stack=none"):
         table.observe(block.step(no_action))
