@@ -127,7 +127,7 @@ def measure_peer(name: str, task: str, *, seconds: float, venvs: Path) -> dict[s
     with tempfile.TemporaryDirectory(prefix="peer_", ignore_cleanup_errors=True) as scratch:
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), "TMPDIR": scratch}
         finished = run_watched(command, limit_s=LIMIT_S + SETTLE_S + seconds, environment=environment)
-    steady = steady_state(progress(finished.output), finished)
+    steady = steady_state(progress(finished.output), finished, at_least_s=seconds / 2)
     return {
         "fresh_rows_per_s": steady.rate("env_steps"),
         "startup_s": steady.startup_s,

@@ -20,6 +20,8 @@ from srl_ray.core.errors import SrlError
 
 SETTLE_S = 5.0
 """Seconds after the first update that do not count."""
+START_S = 10.0
+"""Allowed for the start of a run, whose time begins before its first update."""
 QUIET = ("run.video=false", "run.plots=false", "run.tensorboard=false", "run.log_interval_s=0")
 _SAMPLE_S = 2.0
 
@@ -61,9 +63,9 @@ def measure_training(overrides: Sequence[str], *, seconds: float) -> Measured:
     with tempfile.TemporaryDirectory(prefix="srl_ray_benchmark_") as folder:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "srl_ray.train", *overrides, *QUIET, f"run.dir={run_dir}"]
-        command += [f"stop.seconds={SETTLE_S + seconds + 3.0}", "stop.env_steps=null", "stop.episode_return=null"]
+        command += [f"stop.seconds={START_S + SETTLE_S + seconds}", "stop.env_steps=null", "stop.episode_return=null"]
         finished = run_watched(command, limit_s=None)
-        return _summary(_records(run_dir / "metrics.jsonl"), finished)
+        return _summary(_records(run_dir / "metrics.jsonl"), finished, seconds)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -72,8 +74,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record.get("policy_version", 0) >= 1]
 
 
-def _summary(records: list[dict[str, Any]], finished: Finished) -> Measured:
-    steady = steady_state(records, finished)
+def _summary(records: list[dict[str, Any]], finished: Finished, seconds: float) -> Measured:
+    steady = steady_state(records, finished, at_least_s=seconds / 2)
     staleness = [record["staleness/mean"] for record in records if "staleness/mean" in record]
     return Measured(
         env_steps_per_s=steady.rate("env_steps"),
@@ -150,19 +152,20 @@ class SteadyState:
         return float(self.last[name] - self.start[name]) / float(self.last["time_unix_s"] - self.start["time_unix_s"])
 
 
-def steady_state(records: Sequence[Mapping[str, Any]], finished: Finished) -> SteadyState:
+def steady_state(records: Sequence[Mapping[str, Any]], finished: Finished, *, at_least_s: float) -> SteadyState:
     """Where a run was steady, from its records, one per finished update, with `time_unix_s` each.
 
     Raises:
-        SrlError: the run failed, or made fewer than two updates in its steady state; the end of its output is in the
-            text.
+        SrlError: the run failed, or was steady for less than `at_least_s`; the end of its output is in the text.
     """
     first_unix_s = float(records[0]["time_unix_s"]) if records else 0.0
     steady = [record for record in records if record["time_unix_s"] >= first_unix_s + SETTLE_S]
-    if finished.status != 0 or len(steady) < 2:
+    steady_s = float(steady[-1]["time_unix_s"] - steady[0]["time_unix_s"]) if steady else 0.0
+    if finished.status != 0 or len(steady) < 2 or steady_s < at_least_s:
         how = "was ended because its time was over" if finished.status is None else f"status {finished.status}"
         raise SrlError(
-            f"the run ended ({how}) after {len(records)} updates, {len(steady)} of them in the steady state: "
+            f"the run ended ({how}) after {len(records)} updates, {len(steady)} of them in {steady_s:.1f} s of steady "
+            "state: "
             f"{' '.join(finished.command)}\n{finished.output[-2000:]}"
         )
     start, last = steady[0], steady[-1]

@@ -156,7 +156,7 @@ def finished(status: int | None = 0) -> Finished:
 
 def test_the_steady_state_begins_five_seconds_after_the_first_update():
     times = [(100.0, 10), (104.9, 20), (105.0, 1000), (107.0, 1500), (109.0, 3000)]
-    steady = steady_state([{"time_unix_s": t, "env_steps": n} for t, n in times], finished())
+    steady = steady_state([{"time_unix_s": t, "env_steps": n} for t, n in times], finished(), at_least_s=3.9)
     assert steady.startup_s == 10.0
     assert steady.rate("env_steps") == 500.0
 
@@ -166,7 +166,13 @@ def test_a_run_that_failed_or_was_too_short_has_no_steady_state(status: int | No
     last = 105.0 if status == 0 else 200.0
     records = [{"time_unix_s": 100.0}, {"time_unix_s": 105.0}, {"time_unix_s": last}][: 2 if status == 0 else 3]
     with pytest.raises(SrlError, match="the end of its output"):
-        steady_state(records, finished(status))
+        steady_state(records, finished(status), at_least_s=0.0)
+
+
+def test_a_steady_state_that_is_too_short_is_refused():
+    records = [{"time_unix_s": t} for t in (100.0, 105.0, 106.0)]
+    with pytest.raises(SrlError, match=r"after 3 updates, 2 of them in 1\.0 s of steady state"):
+        steady_state(records, finished(), at_least_s=2.0)
 
 
 def test_a_run_beyond_its_time_is_ended_with_its_descendants(tmp_path: Path):
