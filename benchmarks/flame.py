@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _main(argv: list[str]) -> int:
-    options, extra = read_options(argv, OPTIONS)
+    options, extra = read_options(argv, OPTIONS, positional="task")
     options["out"].mkdir(parents=True, exist_ok=True)
     for layout, kinds in (((), ("actor", "trainer")), (REMOTE, ("policy_worker",))):
         with tempfile.TemporaryDirectory(prefix="srl_ray_flame_") as folder:
@@ -48,7 +48,11 @@ def _main(argv: list[str]) -> int:
             command += [f"run.dir={folder}/run", "stop.env_steps=null", "stop.episode_return=null"]
             source = options["source"].resolve()
             process = subprocess.Popen(
-                command, cwd=source, env={**os.environ, "PYTHONPATH": str(source)}, stdout=subprocess.DEVNULL
+                command,
+                cwd=source,
+                env={**os.environ, "PYTHONPATH": str(source)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             try:
                 workers = {kind: _wait_for(process, KINDS[kind]) for kind in kinds}
@@ -77,7 +81,16 @@ def _record(pid: int, path: Path, seconds: float) -> None:
     for kind, file in (("flamegraph", path.with_suffix(".svg")), ("raw", raw)):
         subprocess.run(
             [
-                *("py-spy", "record", "--pid", str(pid), "--duration", str(int(seconds)), "--rate", "200"),
+                *(
+                    str(Path(sys.executable).with_name("py-spy")),
+                    "record",
+                    "--pid",
+                    str(pid),
+                    "--duration",
+                    str(int(seconds)),
+                    "--rate",
+                    "200",
+                ),
                 *("--nonblocking", "--format", kind, "--output", str(file)),
             ],
             check=True,

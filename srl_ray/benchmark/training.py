@@ -22,7 +22,7 @@ SETTLE_S = 5.0
 """Seconds after the first update that do not count."""
 START_S = 10.0
 """Allowed for the start of a run, whose time begins before its first update."""
-QUIET = ("run.video=false", "run.plots=false", "run.tensorboard=false", "run.log_interval_s=0")
+QUIET = ("run.video=false", "run.plots=false", "run.tensorboard=false", "run.log_interval_s=0.5")
 _SAMPLE_S = 2.0
 
 
@@ -69,9 +69,11 @@ def measure_training(overrides: Sequence[str], *, seconds: float) -> Measured:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
+    """Those in which an update had ended since the one before."""
     lines = path.read_text().splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
-    return [record for record in records if record.get("policy_version", 0) >= 1]
+    versions = [0, *(record.get("policy_version", 0) for record in records)]
+    return [record for record, before in zip(records, versions) if record.get("policy_version", 0) > before]
 
 
 def _summary(records: list[dict[str, Any]], finished: Finished, seconds: float) -> Measured:
