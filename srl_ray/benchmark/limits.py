@@ -75,6 +75,8 @@ def _environment(config: ExperimentConfig) -> tuple[Callable[[], Any], Callable[
 def _inference(config: ExperimentConfig) -> tuple[Callable[[], Any], Callable[[], float]]:
     import torch
 
+    from srl_ray.streams.inline import act_on_tensors
+
     policy, _, step = _policy_and_rows(config)
     present = step.present.reshape(-1)
     obs = {
@@ -82,7 +84,8 @@ def _inference(config: ExperimentConfig) -> tuple[Callable[[], Any], Callable[[]
     }
     rows = int(present.sum())
     state, no = policy.initial_state(rows), torch.zeros(rows, dtype=torch.bool)
-    return lambda: policy.act(obs, state, no, no), lambda: float(rows)
+    generator = torch.Generator()
+    return lambda: act_on_tensors(policy, obs, state, no, no, generator, (0, 0)), lambda: float(rows)
 
 
 def _update(config: ExperimentConfig) -> tuple[Callable[[], Any], Callable[[], float]]:

@@ -126,6 +126,8 @@ def measure_peer(name: str, task: str, *, seconds: float, venvs: Path) -> dict[s
     ]
     with tempfile.TemporaryDirectory(prefix="peer_", ignore_cleanup_errors=True) as scratch:
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), "TMPDIR": scratch}
+        # RLlib's asynchronous learners live in the driver, which starves runners at the niceness of 15 that Ray gives.
+        environment["RAY_worker_niceness"] = "0"
         finished = run_watched(command, limit_s=LIMIT_S + SETTLE_S + seconds, environment=environment)
     steady = steady_state(progress(finished.output), finished, at_least_s=seconds / 2)
     return {

@@ -89,9 +89,12 @@ class _Progress:
 
 
 def _check(config: EnvConfig, name: str, steps: int, seed: int, progress: _Progress) -> None:
-    made, build = build_raw(config, config.envs_per_block)
+    num_envs = config.envs_per_block
+    if config.factory is None and config.vectorization == "native":
+        num_envs = min(2, num_envs)  # an Atari emulator takes 90 ms to load its game, and as long for a reset
+    made, build = build_raw(config, num_envs)
     if is_block(made) or isinstance(made, VectorEnv) or not hasattr(made, "observation_space"):
-        block = as_block(made, build, config, config.envs_per_block)
+        block = as_block(made, build, config, num_envs)
         try:
             check_block(block, steps=steps, seed=seed, enter=progress.enter)
         finally:
