@@ -8,24 +8,25 @@ directory, and takes everything down again in the opposite order. What to do abo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 import srl_ray
 from srl_ray.config import ExperimentConfig, to_mapping, to_yaml
 from srl_ray.core.errors import EnvironmentFault, SrlError
-from srl_ray.crew import Crew, spaces_of
 from srl_ray.placement.groups import cluster_nodes, plan_when_possible, reserve
 from srl_ray.placement.plan import RoleRequest, make_plan
 from srl_ray.runtime.checkpoint import Checkpoint
@@ -36,6 +37,9 @@ from srl_ray.runtime.metrics import MetricsWriter
 from srl_ray.runtime.run_directory import RunDirectory, find_checkpoint, open_run_directory
 from srl_ray.runtime.signals import StopSignal, stop_on_signals
 from srl_ray.runtime.tally import Tally
+
+if TYPE_CHECKING:
+    from srl_ray.crew import Crew
 
 _LOG = logging.getLogger("srl_ray")
 _POLL_S = 0.5
@@ -84,6 +88,8 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
     _LOG.info("run directory %s", directory.path)
     if config.policy.start_from and checkpoint is None:
         _LOG.info("beginning with the weights of %s", find_checkpoint(config.policy.start_from))
+    # Brings torch along, which takes a second of the time that Ray needs to start anyway.
+    threading.Thread(target=importlib.import_module, args=("srl_ray.crew",), name="import", daemon=True).start()
     with (
         connect(config.cluster, namespace=run_id, keep_logs_in=directory.logs) as cluster,
         stop_on_signals() as signal,
@@ -92,6 +98,8 @@ def run(config: ExperimentConfig, *, overrides: Sequence[str] = ()) -> RunResult
         plan = plan_when_possible(role_requests(config), config.placement, wait_s=0.0)
         _LOG.info("placement:\n%s", plan.explain())
         with reserve(plan, timeout_s=config.cluster.placement_timeout_s) as reservation:
+            from srl_ray.crew import Crew
+
             crew = Crew(config, reservation, run_id, directory.path)
             flush_s = 0.0
             try:
@@ -171,6 +179,8 @@ class _Supervision:
 
     def run(self) -> RunResult:
         """Start everybody, supervise, stop everybody."""
+        from srl_ray.crew import spaces_of
+
         crew = self.crew
         spec = crew.start(self.resumed)
         group = spec.group

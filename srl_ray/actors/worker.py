@@ -166,6 +166,8 @@ class ActorWorker:
             ConfigError: it does not exist.
         """
         settings = self.settings
+        if settings.inline:
+            import srl_ray.streams.inline  # noqa: F401  brings torch, while the trainer workers do the same
         if settings.index == 0 and settings.epoch == 0:
             from srl_ray.envs.contract import check_contract
 

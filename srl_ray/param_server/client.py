@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
 
 from srl_ray.core.errors import StreamError
-from srl_ray.param_server.service import SERVICE_NAME, Published, PublishReply, VersionInfo, forget_dead
+from srl_ray.param_server.service import SERVICE_NAME, SMALL_BYTES, Published, PublishReply, VersionInfo, forget_dead
 from srl_ray.param_server.store import NOTHING, Stamp
 from srl_ray.param_server.weights import FlatWeights
 
@@ -139,7 +139,9 @@ class ParameterClient:
                 published = await asyncio.wait_for(_as_future(ref), attempt.left_s() + attempt.grace_s)
                 if published is None:
                     return None
-                flat = await asyncio.wait_for(_as_future(published.ref), attempt.left_s() + attempt.grace_s)
+                flat = published.weights
+                if not isinstance(flat, FlatWeights):
+                    flat = await asyncio.wait_for(_as_future(flat), attempt.left_s() + attempt.grace_s)
                 return _weights(published, flat)
             except (*_SERVICE_GONE, ValueError) as error:
                 await asyncio.sleep(attempt.failed(name, error))
@@ -165,8 +167,8 @@ class ParameterClient:
         Raises:
             StreamError: the service could not be reached within the deadline.
         """
-        ref = ray.put(flat)
-        self._last = (self.policy, epoch, version, ref, tuple(tags), dict(metadata or {}))
+        weights = flat if flat.num_bytes <= SMALL_BYTES else ray.put(flat)
+        self._last = (self.policy, epoch, version, weights, tuple(tags), dict(metadata or {}))
         reply: PublishReply = self._call(deadline_s, "publish", *self._last)
         return reply
 
@@ -251,7 +253,8 @@ class ParameterClient:
         return self._handles[name]
 
     def _fetch(self, published: Published, timeout_s: float) -> Weights:
-        return _weights(published, ray.get(published.ref, timeout=timeout_s))
+        flat = published.weights
+        return _weights(published, flat if isinstance(flat, FlatWeights) else ray.get(flat, timeout=timeout_s))
 
 
 class _Attempts:

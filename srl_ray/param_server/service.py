@@ -24,21 +24,25 @@ from srl_ray.param_server.store import NOTHING, Entry, ParameterStore, Stamp
 from srl_ray.param_server.weights import FlatWeights
 
 SERVICE_NAME = "parameter_service"
+SMALL_BYTES = 2**16
+"""Weights up to this size travel in messages: two objects in the store per version, and their references in every
+process, cost more than the bytes."""
 _MAX_CONCURRENCY = 20_000
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Published:
-    """Address of a version: what `wait_newer` and `latest` answer.
+    """A version, as `wait_newer` and `latest` answer it.
 
     Attributes:
-        ref: Object ref of the FlatWeights, owned by the service (nested: fetch it with `ray.get`).
+        weights: FlatWeights; an object ref of them, owned by the service, if they are larger than SMALL_BYTES (nested:
+            fetch it with `ray.get`).
     """
 
     epoch: int
     version: int
-    ref: Any
+    weights: Any
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -137,8 +141,8 @@ class ParameterService:
         newest = self._store.latest(policy)
         if newest is not None and (epoch, version) < newest.stamp:
             return PublishReply(accepted=False, newest=newest.stamp)
-        ref = await self._put(weights)
-        outcome = self._store.publish(policy, epoch=epoch, version=version, weights=ref, tags=tags, metadata=metadata)
+        kept = await self._put(weights)
+        outcome = self._store.publish(policy, epoch=epoch, version=version, weights=kept, tags=tags, metadata=metadata)
         if outcome.accepted:
             self._wake(policy)
             self._save_soon(policy, urgent=bool(tags))
@@ -244,11 +248,13 @@ class ParameterService:
 
     async def _put(self, weights: FlatWeights) -> Any:
         """One thread puts, so that publications keep their order and the loop goes on answering."""
+        if weights.num_bytes <= SMALL_BYTES:
+            return weights
         return await asyncio.get_running_loop().run_in_executor(self._putting, ray.put, weights)
 
     async def _published(self, entry: Entry) -> Published:
-        ref = entry.weights if entry.weights is not None else await self._load(entry)
-        return Published(entry.epoch, entry.version, ref, tuple(sorted(entry.tags)), dict(entry.metadata))
+        weights = entry.weights if entry.weights is not None else await self._load(entry)
+        return Published(entry.epoch, entry.version, weights, tuple(sorted(entry.tags)), dict(entry.metadata))
 
     async def _load(self, entry: Entry) -> Any:
         key = (entry.policy, entry.stamp)
@@ -263,10 +269,10 @@ class ParameterService:
                 raise _WeightsLost(f"version {entry.version} of policy {entry.policy!r} is lost: {error}") from error
             self._loaded[key] = await self._put(flat)
         self._loaded.move_to_end(key)
-        ref = self._loaded[key]
+        weights = self._loaded[key]
         while len(self._loaded) > self._loaded_max:
             self._loaded.popitem(last=False)
-        return ref
+        return weights
 
     def _wake(self, policy: str) -> None:
         changed = self._changed.pop(policy, None)
@@ -310,7 +316,7 @@ class ParameterService:
             try:
                 for entry in wanted:
                     if entry.weights is not None and not self._files.exists(policy, entry.stamp):
-                        flat = await entry.weights
+                        flat = entry.weights if isinstance(entry.weights, FlatWeights) else await entry.weights
                         await loop.run_in_executor(self._disk, self._files.write_weights, policy, entry.stamp, flat)
                 records = self._records(policy, wanted)
                 await loop.run_in_executor(self._disk, self._files.write_index, policy, records)

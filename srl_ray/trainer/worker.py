@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -125,6 +126,8 @@ class TrainerWorker:
             sort=settings.deterministic,
             producers=settings.num_blocks if settings.deterministic else None,
         )
+        importlib.import_module("torch._dynamo")  # optimisers need it: a second in which others build environments
+
         self._device = torch.device("cpu")
         self._algorithm: Algorithm | None = None
         self._prefetcher: Prefetcher | None = None

@@ -47,7 +47,12 @@ def services() -> Iterator[list[Any]]:
         ray.kill(handle)
 
 
-def weights(value: float, size: int = 50_000) -> FlatWeights:
+SMALL, LARGE = 100, 50_000
+"""Numbers: those that travel in messages and those that go through the object store."""
+either_size = pytest.mark.parametrize("size", [SMALL, LARGE])
+
+
+def weights(value: float, size: int = LARGE) -> FlatWeights:
     return flatten({"w": np.full(size, value, np.float32)})
 
 
@@ -55,14 +60,15 @@ def value_of(flat: FlatWeights) -> float:
     return float(flat.arrays()["w"][0])
 
 
-def test_waiting_clients_get_the_newest_version_when_it_is_published(namespace: str, services: list[Any]):
+@either_size
+def test_waiting_clients_get_the_newest_version_when_it_is_published(namespace: str, services: list[Any], size: int):
     services.append(start_parameter_service(namespace))
     client = ParameterClient(namespace, "main")
     assert client.latest() is None
     assert client.fetch_newer(deadline_s=0.2) is None
     waiting = [client.start_wait() for _ in range(50)]
     assert ray.wait(waiting, timeout=0.1)[0] == []
-    assert client.publish(weights(1.0), epoch=0, version=1).accepted
+    assert client.publish(weights(1.0, size), epoch=0, version=1).accepted
     ready, _ = ray.wait(waiting, num_returns=50, timeout=10)
     assert len(ready) == 50
     fetched = client.finish_wait(ready[0], deadline_s=10)
@@ -72,7 +78,8 @@ def test_waiting_clients_get_the_newest_version_when_it_is_published(namespace: 
     assert client.fetch_newer(than=(0, 1), deadline_s=0.1) is None
 
 
-def test_an_asyncio_caller_waits_without_blocking(namespace: str, services: list[Any]):
+@either_size
+def test_an_asyncio_caller_waits_without_blocking(namespace: str, services: list[Any], size: int):
     services.append(start_parameter_service(namespace))
     client = ParameterClient(namespace, "main")
 
@@ -82,7 +89,7 @@ def test_an_asyncio_caller_waits_without_blocking(namespace: str, services: list
         while not fetch.done():
             turns += 1
             if turns == 5:
-                await asyncio.to_thread(client.publish, weights(3.0), epoch=0, version=3)
+                await asyncio.to_thread(client.publish, weights(3.0, size), epoch=0, version=3)
             await asyncio.sleep(0.02)
         return fetch.result(), turns
 
@@ -108,11 +115,12 @@ def test_weights_outlive_the_trainer_that_published_them(namespace: str, service
     assert value_of(fetched.flat) == 7.0
 
 
-def test_tags_versions_and_metadata(namespace: str, services: list[Any], tmp_path: Path):
+@either_size
+def test_tags_versions_and_metadata(namespace: str, services: list[Any], tmp_path: Path, size: int):
     services.append(start_parameter_service(namespace, tmp_path, keep=2, write_interval_s=0.0))
     client = ParameterClient(namespace, "main")
     for version in range(5):
-        client.publish(weights(version), epoch=0, version=version, tags=("first",) if version == 0 else ())
+        client.publish(weights(version, size), epoch=0, version=version, tags=("first",) if version == 0 else ())
     client.tag("best", version=4)
     client.update_metadata({"return": 2.0}, version=4, count=10)
     ray.get(services[0].flush.remote(), timeout=30)
