@@ -234,6 +234,7 @@ class _Supervision:
         next_poll_s = next_log_s = time.monotonic()
         next_log_s += run.log_interval_s
         next_save_s = time.monotonic() + run.checkpoint_interval_s
+        first_version = self.tally.version
         while True:
             if self.signal.is_set:
                 return f"{self.signal.name} received"
@@ -241,15 +242,16 @@ class _Supervision:
                 self._handle(role, index, error)
             self._finish_repairs()
             now = time.monotonic()
+            had_begun = self.tally.version > first_version
             if now >= next_poll_s:
                 self._poll()
-                next_poll_s = now + (_POLL_S if run.log_interval_s else 0.05)
+                next_poll_s = now + (_POLL_S if run.log_interval_s and had_begun else 0.05)
                 self._check_stall()
             if run.log_interval_s == 0:
                 while self.tally.updates_pending:
                     self._log_interval(only_update=0)
-            elif now >= next_log_s:
-                self._log_interval()
+            elif now >= next_log_s or (self.tally.version > first_version and not had_begun):
+                self._log_interval()  # the first update is news as soon as it is there
                 next_log_s = max(next_log_s + run.log_interval_s, now)
             if now >= next_save_s:
                 self._save()
