@@ -487,6 +487,8 @@ def pointer(array: Any) -> int:
 class Watching:
     """A policy that notes where the observations that it is asked about lie."""
 
+    array_actor = None  # asked in torch, whatever the number of threads
+
     def __init__(self, spec: Any) -> None:
         self._policy = make_policy(ActorCriticConfig(hidden=[8]), spec.group.obs, spec.group.action, 0)
         self.seen: list[torch.Tensor] = []
