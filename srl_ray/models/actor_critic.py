@@ -56,8 +56,8 @@ class ActorCritic(TowerPolicy):
 
     @property
     def array_actor(self) -> ArrayActor | None:
-        """The same decisions in numpy; None where that is not possible."""
-        if not ArrayActor.fits(self):
+        """The same decisions in numpy; None where that is not possible, as for subclasses, which may decide otherwise."""
+        if type(self) is not ActorCritic or not ArrayActor.fits(self):
             return None
         self._array_actor = self._array_actor or ArrayActor(self)
         return self._array_actor

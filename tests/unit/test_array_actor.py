@@ -135,3 +135,10 @@ def test_other_networks_stay_with_torch(config: dict) -> None:
 def test_several_threads_stay_with_torch() -> None:
     torch.set_num_threads(2)
     assert make(ACTIONS["one choice"]).array_actor is None
+
+
+def test_subclasses_decide_themselves() -> None:
+    class Stubborn(ActorCritic):
+        pass
+
+    assert Stubborn(ActorCriticConfig(), OBS, ACTIONS["one choice"]).array_actor is None
