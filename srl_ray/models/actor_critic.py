@@ -56,7 +56,7 @@ class ActorCritic(TowerPolicy):
 
     @property
     def array_actor(self) -> ArrayActor | None:
-        """The same decisions in numpy; None where it cannot make them, and for subclasses, which may decide otherwise."""
+        """The same decisions in numpy; None where it cannot make them, or for a subclass that may decide otherwise."""
         if type(self) is not ActorCritic or not ArrayActor.fits(self):
             return None
         self._array_actor = self._array_actor or ArrayActor(self)
