@@ -73,6 +73,7 @@ class Crew:
         self._running: dict[Any, tuple[str, int]] = {}
         self._acknowledged: dict[tuple[str, int, int], int] = {}
         self._asked: dict[Any, tuple[str, int, int]] = {}
+        self._progress = 0.0
         self._service: Any = None
         self._stopping = False
 
@@ -136,6 +137,7 @@ class Crew:
             await_all(refs, role="trainer", what="join_group()", deadline_s=deadline_s)
 
     def _begin_trainers(self) -> None:
+        self.set_progress(self._progress)  # or the first update of a new group would begin the schedules anew
         refs = {i: handle.begin.remote() for i, handle in self.trainers.handles.items()}
         await_all(refs, role="trainer", what="begin()", deadline_s=self.config.start_timeout_s)
         for index in self.trainers.handles:
@@ -379,6 +381,8 @@ class Crew:
         return reports
 
     def set_progress(self, progress: float) -> None:
+        """Tell the trainer workers, and those that replace them, how much of stop.env_steps is done."""
+        self._progress = progress
         for handle in self.trainers.handles.values():
             handle.set_progress.remote(progress)
 

@@ -190,6 +190,7 @@ class _Supervision:
         if self.resumed is not None:
             self.tally.rewind(self.resumed.facts)
             _LOG.info("resumed from %s at %d env steps", self.resumed.path, self.tally.counts["env_steps"])
+            self._send_progress()
         self.start_s = time.monotonic()
         with self._writer(None if self.resumed is None else self.tally.counts["env_steps"]) as self.metrics:
             try:
@@ -289,6 +290,10 @@ class _Supervision:
         self.tally.restarts = dict(self.policy.restarts_total)
         if episodes:
             self.metrics.write_episodes(episodes, env_steps=self.tally.counts["env_steps"])
+        self._send_progress()
+
+    def _send_progress(self) -> None:
+        """To the trainer workers, whose schedules need it."""
         total = self.config.stop.env_steps
         if total:
             self.crew.set_progress(min(1.0, self.tally.counts["env_steps"] / total))
