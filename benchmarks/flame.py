@@ -10,6 +10,7 @@ look into other processes.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import subprocess
 import sys
@@ -69,8 +70,9 @@ def _wait_for(run: subprocess.Popen[bytes], title: str, deadline_s: float = 60.0
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
         for process in psutil.Process(run.pid).children(recursive=True):
-            if (process.cmdline() or [""])[0].startswith(title):
-                return process.pid
+            with contextlib.suppress(psutil.Error):  # it ended in between
+                if (process.cmdline() or [""])[0].startswith(title):
+                    return process.pid
         time.sleep(0.2)
     raise TimeoutError(f"no {title} within {deadline_s} s")
 
@@ -78,24 +80,10 @@ def _wait_for(run: subprocess.Popen[bytes], title: str, deadline_s: float = 60.0
 def _record(pid: int, path: Path, seconds: float) -> None:
     """Sample one process; only threads that use the processor count."""
     raw = path.with_suffix(".txt")
+    sample = [str(Path(sys.executable).with_name("py-spy")), "record", "--nonblocking", "--rate=200"]
+    sample += [f"--pid={pid}", f"--duration={seconds:.0f}"]
     for kind, file in (("flamegraph", path.with_suffix(".svg")), ("raw", raw)):
-        subprocess.run(
-            [
-                *(
-                    str(Path(sys.executable).with_name("py-spy")),
-                    "record",
-                    "--pid",
-                    str(pid),
-                    "--duration",
-                    str(int(seconds)),
-                    "--rate",
-                    "200",
-                ),
-                *("--nonblocking", "--format", kind, "--output", str(file)),
-            ],
-            check=True,
-            capture_output=True,
-        )
+        subprocess.run([*sample, f"--format={kind}", f"--output={file}"], check=True, capture_output=True)
     own: collections.Counter[str] = collections.Counter()
     for line in raw.read_text().splitlines():
         stack, _, count = line.rpartition(" ")

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,24 +54,10 @@ class SimulatedAccelerator(torch.nn.Module):
         self._random = random.Random(0)
         self._units = ThreadPoolExecutor(_MOST_BATCHES, "accelerator")
 
-    def launch(
-        self,
-        obs: Tensors,
-        state: Tensor,
-        on_reset: Tensor,
-        deterministic: Tensor,
-        generator: torch.Generator | None = None,
-    ) -> Future[ActResult]:
+    def launch(self, obs: Tensors, state: Tensor, *_: Any) -> Future[ActResult]:
         return self._units.submit(self._answer, len(state), self._end_s())
 
-    def act(
-        self,
-        obs: Tensors,
-        state: Tensor,
-        on_reset: Tensor,
-        deterministic: Tensor,
-        generator: torch.Generator | None = None,
-    ) -> ActResult:
+    def act(self, obs: Tensors, state: Tensor, *_: Any) -> ActResult:
         return self._answer(len(state), self._end_s())
 
     def _end_s(self) -> float:

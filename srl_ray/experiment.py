@@ -127,28 +127,13 @@ def plan_only(config: ExperimentConfig) -> str:
 def role_requests(config: ExperimentConfig) -> list[RoleRequest]:
     """Who asks the cluster for what."""
     placement = config.placement
+    roles = (
+        ("trainer", config.trainers, placement.trainers_labels),
+        ("policy_worker", config.policy_workers, placement.trainers_labels),
+        ("actor", config.actors, placement.actors_labels),
+    )
     return [
-        RoleRequest(
-            "trainer",
-            config.trainers.count,
-            cpus=config.trainers.cpus,
-            gpus=config.trainers.gpus,
-            labels=placement.trainers_labels,
-        ),
-        RoleRequest(
-            "policy_worker",
-            config.policy_workers.count,
-            cpus=config.policy_workers.cpus,
-            gpus=config.policy_workers.gpus,
-            labels=placement.trainers_labels,
-        ),
-        RoleRequest(
-            "actor",
-            config.actors.count,
-            cpus=config.actors.cpus,
-            gpus=config.actors.gpus,
-            labels=placement.actors_labels,
-        ),
+        RoleRequest(role, part.count, cpus=part.cpus, gpus=part.gpus, labels=labels) for role, part, labels in roles
     ]
 
 
@@ -235,7 +220,7 @@ class _Supervision:
         next_poll_s = next_log_s = time.monotonic()
         next_log_s += run.log_interval_s
         next_save_s = time.monotonic() + run.checkpoint_interval_s
-        first_version = self.tally.version
+        first_version, has_begun = self.tally.version, False
         while True:
             if self.signal.is_set:
                 return f"{self.signal.name} received"
@@ -243,16 +228,17 @@ class _Supervision:
                 self._handle(role, index, error)
             self._finish_repairs()
             now = time.monotonic()
-            had_begun = self.tally.version > first_version
             if now >= next_poll_s:
                 self._poll()
-                next_poll_s = now + (_POLL_S if run.log_interval_s and had_begun else 0.05)
+                if not has_begun and self.tally.version > first_version:
+                    has_begun, next_log_s = True, now  # the first update is news as soon as it is there
+                next_poll_s = now + (_POLL_S if run.log_interval_s and has_begun else 0.05)
                 self._check_stall()
             if run.log_interval_s == 0:
                 while self.tally.updates_pending:
                     self._log_interval(only_update=0)
-            elif now >= next_log_s or (self.tally.version > first_version and not had_begun):
-                self._log_interval()  # the first update is news as soon as it is there
+            elif now >= next_log_s:
+                self._log_interval()
                 next_log_s = max(next_log_s + run.log_interval_s, now)
             if now >= next_save_s:
                 self._save()

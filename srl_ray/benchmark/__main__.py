@@ -49,7 +49,7 @@ Measure this machine and what a training run makes of it.
   only=TEXT,...        of the ablation, variants whose name contains one of these
   out=FILE             results are added here; default: benchmarks/results/throughput.json
   write=FILE           Markdown page whose marked tables are replaced, e.g. docs/performance.md, and beside it
-                       images/benchmark_SUITE.png
+                       images/benchmark_ablation.png and images/benchmark_peers.png
 
 Leave the machine alone meanwhile. An interrupted suite goes on where it was: only missing repeats are run.
 """

@@ -12,7 +12,8 @@ from srl_ray.benchmark.intervals import Estimate, estimate
 from srl_ray.benchmark.results import Measurement
 from srl_ray.plotting.curves import COLORS, INK, SOFT_INK, decorate, new_figure, save_figure, short_number
 
-SUITES = ("throughput", "ablation", "peers")
+SUITES = ("ablation", "peers")
+"""Those that compare."""
 _COLUMNS = 2
 _BAR_INCHES = 0.3
 

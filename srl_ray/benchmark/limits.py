@@ -96,7 +96,7 @@ def _update(config: ExperimentConfig) -> tuple[Callable[[], Any], Callable[[], f
     actors = config.actors
     layout = ChunkLayout(actors.burn_in, actors.sample_steps, actors.bootstrap, config.segment_steps)
     algorithm = make_algorithm(config.algorithm, policy, layout, Collective(), 0)
-    batch = _batch(config, policy, spec, step, layout)
+    batch = _batch(config, algorithm, spec, step, layout)
     rows = layout.sample_steps * config.trainers.batch_chunks
     return lambda: algorithm.update(batch, 0.0), lambda: float(rows)
 
@@ -111,33 +111,28 @@ def _policy_and_rows(config: ExperimentConfig) -> tuple[Any, Any, Any]:
     return policy, block.spec, step
 
 
-def _batch(config: ExperimentConfig, policy: Any, spec: Any, step: Any, layout: ChunkLayout) -> dict[str, Any]:
-    """A sample batch of the right shapes from first observations; its contents do not change what an update costs."""
+def _batch(config: ExperimentConfig, algorithm: Any, spec: Any, step: Any, layout: ChunkLayout) -> dict[str, Any]:
+    """A sample batch from first observations and random numbers, which do not change what an update costs."""
     import torch
 
+    from srl_ray.trainer.warm_up import blank_batch
+
     rng = np.random.default_rng(0)
-    rows, chunks = layout.rows, config.trainers.batch_chunks
+    batch = blank_batch(algorithm, spec, layout, config.trainers.batch_chunks)
+    shape = (layout.rows, config.trainers.batch_chunks)
     present = step.present.reshape(-1)
-    batch: dict[str, Any] = {}
+    filled: dict[str, np.ndarray] = {"action": _random_actions(rng, spec.group.action, shape)}
     for name, field in step.obs.items():
         lanes = field.reshape(-1, *field.shape[2:])[present]
-        field_spec = spec.group.obs[name]
-        if field_spec.stack is None:
-            batch[f"obs.{name}"] = lanes[rng.integers(len(lanes), size=(rows, chunks))]
-        else:
-            newest = lanes.take([-1], axis=1 + field_spec.stack.axis)
-            batch[FRAMES_PREFIX + name] = newest[rng.integers(len(lanes), size=(rows + field_spec.stack.lead, chunks))]
-            back = np.arange(field_spec.stack.depth, dtype=np.int8)[::-1].reshape(field_spec.offsets.shape)
-            batch[STACK_PREFIX + name] = np.broadcast_to(back, (rows, chunks, *back.shape)).copy()
-    batch["action"] = _random_actions(rng, spec.group.action, (rows, chunks))
+        key, stack = f"obs.{name}", spec.group.obs[name].stack
+        if FRAMES_PREFIX + name in batch:
+            key, lanes = FRAMES_PREFIX + name, lanes.take([-1], axis=1 + stack.axis)
+            back = np.arange(stack.depth, dtype=np.int8)[::-1].reshape(spec.group.obs[name].offsets.shape)
+            filled[STACK_PREFIX + name] = np.broadcast_to(back, (*shape, *back.shape)).copy()
+        filled[key] = lanes[rng.integers(len(lanes), size=batch[key].shape[:2])]
     for name in ("log_prob", "value", "reward"):
-        batch[name] = rng.normal(scale=0.1, size=(rows, chunks)).astype(np.float32)
-    for name in ("on_reset", "terminated", "truncated"):
-        batch[name] = np.zeros((rows, chunks), bool)
-    batch["valid"] = np.ones((rows, chunks), bool)
-    batch["policy_version"] = np.zeros((rows, chunks), np.int64)
-    batch["state"] = np.zeros((len(layout.state_rows), chunks, policy.state_size), np.float32)
-    return {name: torch.as_tensor(array) for name, array in batch.items()}
+        filled[name] = rng.normal(scale=0.1, size=shape).astype(np.float32)
+    return batch | {name: torch.as_tensor(array) for name, array in filled.items()}
 
 
 def _random_actions(rng: np.random.Generator, action: ActionSpec, shape: tuple[int, int]) -> np.ndarray:

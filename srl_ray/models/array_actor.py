@@ -7,7 +7,6 @@ calls some forty of them. The numbers are torch's up to rounding, and the noise 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -51,9 +50,9 @@ class ArrayActor:
         self._value_units = _Units(scale.moments) if isinstance(scale, RunningValueScale) else None
         head = policy.action_head
         if isinstance(head, CategoricalHead):
-            self._outputs, self._groups = _Linear(head.logits), groups_of(head.distribution.nvec)
+            self._outputs, self._groups = _Linear(head.logits), head.distribution.groups
         else:
-            self._outputs, self._groups = _Linear(head.mean), []
+            self._outputs, self._groups = _Linear(head.mean), ()
             self._log_std = head.log_std.detach().numpy()
 
     @staticmethod
@@ -136,13 +135,8 @@ def _layers(tower: Tower) -> list[_Linear]:
     return [_Linear(cast(nn.Linear, layer)) for layer in mlp.linears]
 
 
-def groups_of(nvec: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(choices, components) of neighbouring components of equal size."""
-    return [(size, len(list(run))) for size, run in groupby(nvec)]
-
-
 def _sample_categorical(
-    logits: np.ndarray, groups: list[tuple[int, int]], noise: np.ndarray, is_mode: np.ndarray
+    logits: np.ndarray, groups: tuple[tuple[int, int], ...], noise: np.ndarray, is_mode: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """See `MultiCategorical.sample`; noise is exponential [n, F]."""
     np.log(np.maximum(noise, SMALLEST_NOISE, out=noise), out=noise)

@@ -48,7 +48,8 @@ class MultiCategorical:
     def __init__(self, nvec: tuple[int, ...]) -> None:
         self.nvec = nvec
         runs = [(size, len(list(run))) for size, run in groupby(nvec)]
-        self._groups = tuple(runs)
+        self.groups = tuple(runs)
+        """(choices, components) of neighbouring components of equal size."""
         self._widths = [size * count for size, count in runs]
 
     def sample(
@@ -108,10 +109,10 @@ class MultiCategorical:
     def _split(self, flat: Tensor) -> list[Tensor]:
         """[..., F] → per group [..., components, choices]."""
         parts = (flat,) if len(self._widths) == 1 else flat.split(self._widths, -1)
-        return [part.unflatten(-1, (count, size)) for part, (size, count) in zip(parts, self._groups, strict=True)]
+        return [part.unflatten(-1, (count, size)) for part, (size, count) in zip(parts, self.groups, strict=True)]
 
     def _split_action(self, action: Tensor) -> tuple[Tensor, ...]:
-        return (action,) if len(self._groups) == 1 else action.split([count for _, count in self._groups], -1)
+        return (action,) if len(self.groups) == 1 else action.split([count for _, count in self.groups], -1)
 
 
 class DiagonalGaussian:

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
 
 from srl_ray.core.errors import StreamError
-from srl_ray.param_server.service import SERVICE_NAME, SMALL_BYTES, Published, PublishReply, VersionInfo, forget_dead
+from srl_ray.param_server.service import SERVICE_NAME, Published, PublishReply, VersionInfo, forget_dead
 from srl_ray.param_server.store import NOTHING, Stamp
 from srl_ray.param_server.weights import FlatWeights
 
@@ -167,7 +167,7 @@ class ParameterClient:
         Raises:
             StreamError: the service could not be reached within the deadline.
         """
-        weights = flat if flat.num_bytes <= SMALL_BYTES else ray.put(flat)
+        weights = flat if flat.is_small else ray.put(flat)
         self._last = (self.policy, epoch, version, weights, tuple(tags), dict(metadata or {}))
         reply: PublishReply = self._call(deadline_s, "publish", *self._last)
         return reply

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from srl_ray.core.errors import StreamError
 from srl_ray.param_server.client import ParameterClient
-from srl_ray.param_server.service import SMALL_BYTES, Published
+from srl_ray.param_server.service import Published
 from srl_ray.param_server.store import NOTHING, Stamp
 
 _POLL_S = 60.0
@@ -75,7 +75,7 @@ class ParameterRelay:
             if weights is None:
                 continue
             kept: Any = weights.flat
-            if kept.num_bytes > SMALL_BYTES:
+            if not weights.flat.is_small:
                 kept = await asyncio.get_running_loop().run_in_executor(None, ray.put, kept)
             self._newest[policy] = Published(
                 weights.epoch, weights.version, kept, weights.tags, dict(weights.metadata or {})

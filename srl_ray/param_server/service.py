@@ -24,9 +24,6 @@ from srl_ray.param_server.store import NOTHING, Entry, ParameterStore, Stamp
 from srl_ray.param_server.weights import FlatWeights
 
 SERVICE_NAME = "parameter_service"
-SMALL_BYTES = 2**16
-"""Weights up to this size travel in messages: two objects in the store per version, and their references in every
-process, cost more than the bytes."""
 _MAX_CONCURRENCY = 20_000
 _LOG = logging.getLogger(__name__)
 
@@ -36,8 +33,8 @@ class Published:
     """A version, as `wait_newer` and `latest` answer it.
 
     Attributes:
-        weights: FlatWeights; an object ref of them, owned by the service, if they are larger than SMALL_BYTES (nested:
-            fetch it with `ray.get`).
+        weights: FlatWeights; an object ref of them, owned by the service, unless they are small (nested: fetch it with
+            `ray.get`).
     """
 
     epoch: int
@@ -248,7 +245,7 @@ class ParameterService:
 
     async def _put(self, weights: FlatWeights) -> Any:
         """One thread puts, so that publications keep their order and the loop goes on answering."""
-        if weights.num_bytes <= SMALL_BYTES:
+        if weights.is_small:
             return weights
         return await asyncio.get_running_loop().run_in_executor(self._putting, ray.put, weights)
 

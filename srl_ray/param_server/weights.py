@@ -95,6 +95,12 @@ class FlatWeights:
     def num_bytes(self) -> int:
         return int(self.data.nbytes)
 
+    @property
+    def is_small(self) -> bool:
+        """Travels in messages, not through the object store: there two objects per version, and their references in
+        every process, cost more than 64 KiB."""
+        return self.num_bytes <= 2**16
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Name → numpy view of the buffer (bfloat16 as raw uint16)."""
         return {

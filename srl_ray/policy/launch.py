@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from srl_ray.models.policy import ActResult, Policy, Tensors
 from srl_ray.streams.inference import InferenceReply
+from srl_ray.streams.inline import reply_of_result
 
 
 @runtime_checkable
@@ -31,7 +32,7 @@ class LaunchingPolicy(Protocol):
 
 
 Launch = Callable[..., Future[InferenceReply]]
-"""(obs, state, on_reset, deterministic, generator, stamp) → the answer; see `act_on_tensors` for the arguments."""
+"""(obs, state, on_reset, deterministic, generator, stamp=…) → the answer; see `act_on_tensors` for the arguments."""
 
 
 def make_launch(policy: Policy, device: torch.device | None) -> Launch | None:
@@ -44,23 +45,16 @@ def make_launch(policy: Policy, device: torch.device | None) -> Launch | None:
 
 
 def _on_its_own(policy: LaunchingPolicy) -> Launch:
-    def launch(
-        obs: Tensors,
-        state: Tensor,
-        on_reset: Tensor,
-        deterministic: Tensor,
-        generator: torch.Generator | None,
-        stamp: tuple[int, int],
-    ) -> Future[InferenceReply]:
+    def launch(*question: Any, stamp: tuple[int, int]) -> Future[InferenceReply]:
         answer: Future[InferenceReply] = Future()
 
         def finish(done: Future[ActResult]) -> None:
             try:
-                answer.set_result(_reply(done.result(), stamp))
+                answer.set_result(reply_of_result(done.result(), stamp))
             except BaseException as error:  # whatever it is, it belongs to whoever waits for the answer
                 answer.set_exception(error)
 
-        policy.launch(obs, state, on_reset, deterministic, generator).add_done_callback(finish)
+        policy.launch(*question).add_done_callback(finish)
         return answer
 
     return launch
@@ -73,16 +67,9 @@ def _on_cuda(policy: Policy) -> Launch:
     """
     waiter = ThreadPoolExecutor(1, "device")
 
-    def launch(
-        obs: Tensors,
-        state: Tensor,
-        on_reset: Tensor,
-        deterministic: Tensor,
-        generator: torch.Generator | None,
-        stamp: tuple[int, int],
-    ) -> Future[InferenceReply]:
+    def launch(*question: Any, stamp: tuple[int, int]) -> Future[InferenceReply]:
         with torch.inference_mode():
-            found = policy.act(obs, state, on_reset, deterministic, generator)
+            found = policy.act(*question)
             parts = (found.action, found.log_prob, found.value, found.state)
             copied = ActResult(*(part.to("cpu", non_blocking=True) for part in parts))  # into page-locked memory
         through = torch.cuda.Event(blocking=True)
@@ -90,13 +77,8 @@ def _on_cuda(policy: Policy) -> Launch:
 
         def finish() -> InferenceReply:
             through.synchronize()
-            return _reply(copied, stamp)
+            return reply_of_result(copied, stamp)
 
         return waiter.submit(finish)
 
     return launch
-
-
-def _reply(result: ActResult, stamp: tuple[int, int]) -> InferenceReply:
-    action, log_prob, value, state = (p.numpy() for p in (result.action, result.log_prob, result.value, result.state))
-    return InferenceReply(action, log_prob, value, state, stamp[1], stamp[0])

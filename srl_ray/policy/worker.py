@@ -329,7 +329,7 @@ class PolicyWorker:
         if self._launch is None or not len(tensors[1]):  # none to compute
             reply = act_on_tensors(self._policy, *tensors, self._generator, self._stamp)
         else:
-            future = self._launch(*tensors, self._generator, self._stamp)
+            future = self._launch(*tensors, self._generator, stamp=self._stamp)
             self._flights.append(_Flight(batch, begun_s, self._staging.pop(), future))
             future.add_done_callback(lambda _: self._port.wake())
         computed = perf_counter()

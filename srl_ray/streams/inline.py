@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from srl_ray.core.seeding import derive_seed
-from srl_ray.models.policy import Policy
+from srl_ray.models.policy import ActResult, Policy
 from srl_ray.param_server.client import ParameterClient
 from srl_ray.param_server.weights import install
 from srl_ray.streams.inference import InferenceReply, InferenceRequest, PolicySignature
@@ -166,11 +166,15 @@ def act_on_tensors(
         decided: tuple[np.ndarray, np.ndarray, np.ndarray] = array_actor.act(arrays, deterministic.numpy(), generator)
         return InferenceReply(*decided, state.numpy(), stamp[1], stamp[0])
     with torch.inference_mode():
-        result = policy.act(obs, state, on_reset, deterministic, generator)
-        action, log_prob, value, state = (
-            part.cpu() for part in (result.action, result.log_prob, result.value, result.state)
-        )
-    return InferenceReply(action.numpy(), log_prob.numpy(), value.numpy(), state.numpy(), stamp[1], stamp[0])
+        return reply_of_result(policy.act(obs, state, on_reset, deterministic, generator), stamp)
+
+
+def reply_of_result(result: ActResult, stamp: tuple[int, int]) -> InferenceReply:
+    """The answer as arrays; waits for a device that has not finished it."""
+    action, log_prob, value, state = (
+        part.cpu().numpy() for part in (result.action, result.log_prob, result.value, result.state)
+    )
+    return InferenceReply(action, log_prob, value, state, stamp[1], stamp[0])
 
 
 def _join(requests: list[InferenceRequest]) -> InferenceRequest:

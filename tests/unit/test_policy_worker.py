@@ -333,7 +333,7 @@ def test_a_batch_on_the_gpu_is_answered_once_its_copy_is_through(monkeypatch: py
     assert launch is not None
     no = torch.zeros(3, dtype=torch.bool)
     rows = ({"x": torch.ones(3, 1)}, torch.zeros(3, 0), no, ~no)
-    first, second = (launch(*rows, None, (2, version)) for version in (5, 6))
+    first, second = (launch(*rows, None, stamp=(2, version)) for version in (5, 6))
     assert calls == ["record", "record"]
     assert not first.done()
     is_through.set()
