@@ -64,6 +64,8 @@ def reason_to_skip(name: str, task: str) -> str | None:
         return None
     if plain == "hide_and_seek":
         return "hide-and-seek is an environment of this project"
+    if plain == "cheetah-envpool":
+        return "it is `cheetah` with this project's use of EnvPool"
     return PEERS[name].not_for.get(plain)
 
 

@@ -37,7 +37,10 @@ class Task:
 
 TASKS = {
     "cartpole": Task(("env.id=CartPole-v1", "env.vectorization=native")),
-    "cheetah": Task(("env.id=HalfCheetah-v5", "policy.hidden=[64,64]"), actor_workers=2),
+    "cheetah": Task(("env.id=HalfCheetah-v5", "env.vectorization=native", "policy.hidden=[64,64]"), actor_workers=2),
+    "cheetah-envpool": Task(
+        ("env.id=HalfCheetah-v5", "env.vectorization=envpool", "policy.hidden=[64,64]"), actor_workers=2
+    ),
     "pong": Task(
         (
             "env.id=ALE/Pong-v5",

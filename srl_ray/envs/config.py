@@ -17,10 +17,14 @@ class EnvConfig:
             `kwargs`; may return a gymnasium environment, a gymnasium vector environment or an EnvBlock (then it is
             called with `num_envs` too), or a functional JAX environment (`srl_ray.envs.jax_block`). From Python a
             callable may be given directly.
+        preset: none | atari: games as agents usually play them, the options of `srl_ray.envs.atari.AtariOptions` in
+            `kwargs`, with any vectorization | minigrid: cells one-hot, the mission left out.
         kwargs: Keyword arguments for the environment; for a gymnax id `params` in them changes its parameters.
         envs_per_block: Environments stepped together by one block.
         vectorization: `sync` steps gymnasium environments one after the other in this process, `native` uses the
-            environment's own vector entry point, `jax` takes a functional JAX environment, all of a block compiled into
+            environment's own vector entry point (of HalfCheetah-v5, Hopper-v5 and Walker2d-v5 one that comes with
+            this package), `envpool` takes EnvPool's environment of that id, stepped by threads
+            in C++ (its options in `kwargs`), `jax` takes a functional JAX environment, all of a block compiled into
             one step (also without saying so where id or factory give one).
         autoreset: Autoreset mode of gymnasium vector environments: same_step | next_step | disabled.
         frame_stack: Which axis of uint8 observations with three axes or more holds the last frames: first | last | none
@@ -28,6 +32,9 @@ class EnvConfig:
             stored and sent frame by frame.
         frame_stack_pad: With frame_stack=first or last, what stands before an episode's first frame: repeat (that
             frame) | zero.
+        clip_rewards: The learner gets the signs of gymnasium environments' rewards; reported returns stay unclipped.
+        episodic_life: A lost life (`info["lives"]`) terminates the learner's episode while the game goes on; reported
+            episodes stay whole games. Stacks of frames are then stored whole.
         step_timeout_s: A step or reset that takes longer is a fault.
         on_error: restart: rebuild an environment that raised, discard and count its episode; stop: end the run.
         on_nonfinite: stop: end the run on a NaN or infinite observation or reward; drop: discard the episode.
@@ -37,12 +44,15 @@ class EnvConfig:
 
     id: str = ""
     factory: Any = None
+    preset: str = "none"
     kwargs: dict[str, Any] = field(default_factory=dict)
     envs_per_block: int = 8
     vectorization: str = "sync"
     autoreset: str = "same_step"
     frame_stack: str = "auto"
     frame_stack_pad: str = "repeat"
+    clip_rewards: bool = False
+    episodic_life: bool = False
     step_timeout_s: float = 60.0
     on_error: str = "restart"
     on_nonfinite: str = "stop"
@@ -55,8 +65,20 @@ class EnvConfig:
             raise ValueError(f"env.on_error must be restart or stop, got {self.on_error!r}")
         if self.on_nonfinite not in ("stop", "drop"):
             raise ValueError(f"env.on_nonfinite must be stop or drop, got {self.on_nonfinite!r}")
-        if self.vectorization not in ("sync", "native", "jax"):
-            raise ValueError(f"env.vectorization must be sync, native or jax, got {self.vectorization!r}")
+        if self.vectorization not in ("sync", "native", "envpool", "jax"):
+            raise ValueError(f"env.vectorization must be sync, native, envpool or jax, got {self.vectorization!r}")
+        if self.preset not in ("none", "atari", "minigrid"):
+            raise ValueError(f"env.preset must be none, atari or minigrid, got {self.preset!r}")
+        if self.preset != "none" and self.factory is not None:
+            raise ValueError(f"env.preset={self.preset} is for env.id, but env.factory={self.factory!r} is set too")
+        if self.preset == "atari" and self.vectorization == "jax":
+            raise ValueError("env.preset=atari needs env.vectorization=sync, native or envpool, got jax")
+        if self.preset == "atari" and self.vectorization == "native" and self.autoreset == "disabled":
+            raise ValueError(
+                "env.preset=atari with env.vectorization=native knows env.autoreset=same_step or next_step"
+            )
+        if self.preset == "minigrid" and self.vectorization != "sync":
+            raise ValueError(f"env.preset=minigrid needs env.vectorization=sync, got {self.vectorization!r}")
         if self.autoreset not in ("same_step", "next_step", "disabled"):
             raise ValueError(f"env.autoreset must be same_step, next_step or disabled, got {self.autoreset!r}")
         if self.frame_stack not in ("auto", "none", "first", "last"):

@@ -90,7 +90,7 @@ class _Progress:
 
 def _check(config: EnvConfig, name: str, steps: int, seed: int, progress: _Progress) -> None:
     num_envs = config.envs_per_block
-    if config.factory is None and config.vectorization == "native":
+    if config.factory is None and config.vectorization in ("native", "envpool"):
         num_envs = min(2, num_envs)  # an Atari emulator takes 90 ms to load its game, and as long for a reset
     made, build = build_raw(config, num_envs)
     if is_block(made) or isinstance(made, VectorEnv) or not hasattr(made, "observation_space"):

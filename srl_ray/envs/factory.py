@@ -8,7 +8,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -17,10 +17,13 @@ from gymnasium.vector import VectorEnv
 from srl_ray.core.errors import ConfigError, EnvironmentFault
 from srl_ray.core.loading import load_object
 from srl_ray.core.types import BlockSpec
+from srl_ray.envs import atari
+from srl_ray.envs.atari import AtariOptions
 from srl_ray.envs.block import EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.gymnasium_block import GymBlock
 from srl_ray.envs.jax_block import PREFIX, JaxBlock, is_functional, load_jax, make_gymnax
+from srl_ray.envs.minigrid import OneHotCells
 
 logger = logging.getLogger(__name__)
 
@@ -57,21 +60,27 @@ def as_block(
     from srl_ray.envs.vector_block import VectorBlock
 
     name = env_name(config)
-    faults: dict[str, Any] = {
+    options: dict[str, Any] = {
         "step_timeout_s": config.step_timeout_s,
         "on_error": config.on_error,
         "on_nonfinite": config.on_nonfinite,
         "max_faults": config.max_faults,
         "frame_stack": config.frame_stack,
         "frame_stack_pad": config.frame_stack_pad,
+        "clip_rewards": config.clip_rewards,
+        "episodic_life": config.episodic_life,
     }
     block: EnvBlock
     if is_block(made):
+        for key in ("clip_rewards", "episodic_life"):
+            if options[key]:
+                made.close()
+                raise ConfigError(f"env.{key}=true is for gymnasium environments; {name!r} is a block of its own kind.")
         block = made
     elif isinstance(made, VectorEnv):
-        block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **faults)
+        block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **options)
     elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
-        block = GymBlock(build, num_envs, env_id=name, first_env=made, **faults)
+        block = GymBlock(build, num_envs, env_id=name, first_env=made, **options)
     else:
         raise ConfigError(
             f"env.factory={name!r} returned {type(made).__name__}; expected a gymnasium environment, a gymnasium "
@@ -121,8 +130,14 @@ def _maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
             return _hide_and_seek_maker(config, num_envs)
         case EnvConfig(factory=None) if config.id.startswith(PREFIX) or config.vectorization == "jax":
             return lambda: _jax_block(make_gymnax(config.id, config.kwargs), config, num_envs)
+        case EnvConfig(preset="atari"):
+            return _atari_maker(config, num_envs)
+        case EnvConfig(preset="minigrid"):
+            return _minigrid_maker(config)
         case EnvConfig(factory=None, vectorization="native"):
             return _native_maker(config, num_envs)
+        case EnvConfig(factory=None, vectorization="envpool"):
+            return _envpool_maker(config, num_envs)
         case EnvConfig(factory=None):
             return _gymnasium_maker(config)
         case _:
@@ -148,9 +163,28 @@ def _gymnasium_maker(config: EnvConfig) -> Callable[[], gymnasium.Env[Any, Any]]
     return lambda: gymnasium.make(env_id, **kwargs)
 
 
+def _atari_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
+    options = AtariOptions.read(config.kwargs)
+    if config.vectorization == "envpool":
+        return _envpool_maker(replace(config, kwargs=atari.envpool_kwargs(options)), num_envs)
+    env_id = _import_prefix(config.id)
+    _find_spec(env_id)
+    if config.vectorization == "native":
+        return lambda: atari.make_native(env_id, num_envs, options, config.autoreset)
+    return lambda: atari.make_single(env_id, options)
+
+
+def _minigrid_maker(config: EnvConfig) -> Callable[[], gymnasium.Env[Any, Any]]:
+    make = _gymnasium_maker(config)
+    return lambda: OneHotCells(make())
+
+
 def _native_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
     env_id = _import_prefix(config.id)
-    if _find_spec(env_id).vector_entry_point is None:
+    spec = _find_spec(env_id)
+    if env_id in MUJOCO_RUNNERS:
+        return lambda: _mujoco_runners(env_id, num_envs, config.kwargs)
+    if spec.vector_entry_point is None:
         raise ConfigError(
             f"env.vectorization=native: {config.id!r} has no vector entry point of its own. Use env.vectorization=sync."
         )
@@ -158,9 +192,26 @@ def _native_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
     return lambda: gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode=mode, **config.kwargs)
 
 
+def _mujoco_runners(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Any:
+    from srl_ray.envs.mujoco_vector import MujocoVectorEnv
+
+    return MujocoVectorEnv(env_id, num_envs, **kwargs)
+
+
+def _envpool_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
+    from srl_ray.envs.envpool_block import EnvPoolVectorEnv
+
+    return lambda: EnvPoolVectorEnv(config.id, num_envs, **config.kwargs)
+
+
 def _factory_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
     if config.vectorization == "jax":
         load_jax(env_name(config))  # before the user's module computes
+    if config.vectorization == "envpool":
+        raise ConfigError(
+            f"env.vectorization=envpool takes EnvPool's environment of an id, but env.factory={env_name(config)!r} is "
+            "set too. Set env.factory=null and env.id."
+        )
     factory = load_object(config.factory, "env.factory") if isinstance(config.factory, str) else config.factory
     if not callable(factory):
         raise ConfigError(f"env.factory={config.factory!r} is a {type(factory).__name__}; expected something callable.")
@@ -265,12 +316,15 @@ class _Known:
     install: str
 
 
+MUJOCO_RUNNERS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+"""Ids that `srl_ray.envs.mujoco_vector` steps."""
+
 _KNOWN = (
     _Known("srl_ray/", "srl_ray.envs.hide_and_seek", "mujoco", "'mujoco>=3.17,!=4.0.0'"),
-    _Known("ALE/", "ale_py", "ale-py", '"gymnasium[atari]"'),
+    _Known("ALE/", "ale_py", "ale-py", "'srl_ray[atari]'"),
     _Known("dm_control/", "shimmy", "shimmy", '"shimmy[dm-control]"'),
-    _Known("MiniGrid-", "minigrid", "minigrid", "minigrid"),
-    _Known("BabyAI-", "minigrid", "minigrid", "minigrid"),
+    _Known("MiniGrid-", "minigrid", "minigrid", "'srl_ray[minigrid]'"),
+    _Known("BabyAI-", "minigrid", "minigrid", "'srl_ray[minigrid]'"),
     _Known("highway-", "highway_env", "highway-env", "highway-env"),
     _Known("procgen", "procgen", "procgen", "procgen"),
 )

@@ -45,6 +45,8 @@ class GymBlock:
         first_env: An environment that is already built and not reset yet, taken as the first one.
         frame_stack: auto | first | last | none; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
+        clip_rewards: Answer the signs of rewards; the returns of episodes stay those of the environment.
+        episodic_life: A lost life (`info["lives"]`) terminates the lane's episode, and the game goes on.
 
     Raises:
         EnvironmentFault: from the constructor when an environment cannot be built; from `reset` and `step` as above.
@@ -70,12 +72,16 @@ class GymBlock:
         first_env: Env | None = None,
         frame_stack: str = "auto",
         frame_stack_pad: str = "repeat",
+        clip_rewards: bool = False,
+        episodic_life: bool = False,
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
         self._on_error = on_error
         self._on_nonfinite = on_nonfinite
+        self._clip_rewards = clip_rewards
+        self._lives: list[int] | None = [0] * num_envs if episodic_life else None
         self.stagger_steps = 0  # see EnvBlock
         self._cut_at: dict[int, int] = {}  # environments in their first episode → the length at which it is truncated
         self._max_faults = max_faults
@@ -91,7 +97,8 @@ class GymBlock:
             raise
         self._step_calls: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._actions = ActionAdapter(self._envs[0].action_space, env_id)
-        stacking = find_stacking(self._envs[0], frame_stack, frame_stack_pad)
+        # The stack that follows a lost life goes on, so it cannot be put together again from its frames.
+        stacking = find_stacking(self._envs[0], "none" if episodic_life else frame_stack, frame_stack_pad)
         self._obs = ObservationAdapter(self._envs[0].observation_space, self._actions.spec, env_id, stacking)
         group = AgentGroup(
             name="agents", agent_ids=(AGENT_ID,), obs=self._obs.fields, action=self._actions.spec, teams=("agents",)
@@ -153,6 +160,7 @@ class GymBlock:
         ended: list[tuple[int, Any]] = []
         failed: list[tuple[int, BaseException]] = []
         broken_reward: list[tuple[int, float]] = []
+        lost_life: list[int] = []
 
         e = 0
         before = clock()
@@ -191,16 +199,20 @@ class GymBlock:
             elif truncated:
                 truncated_flags[e, 0] = True
                 ended.append((e, info))
+            elif self._lives is not None and self._loses_life(e, info):
+                lost_life.append(e)
             e += 1
 
+        if self._clip_rewards:
+            np.sign(rewards, out=rewards)
         if self._cut_at:
             self._cut_first_episodes(ended, failed)
         bad = self._find_nonfinite()
-        if not (ended or failed or broken_reward or bad):
+        if not (ended or failed or broken_reward or bad or lost_life):
             return self._answer(0, [], [])
         for e, value in broken_reward:
             bad.setdefault(e, f"reward became {value}")
-        return self._finish_episodes(ended, failed, bad)
+        return self._finish_episodes(ended, failed, bad, lost_life)
 
     def close(self) -> None:
         """Close every environment; errors while closing are logged."""
@@ -222,17 +234,35 @@ class GymBlock:
                 ended.append((e, {}))
         ended.sort(key=lambda item: item[0])
 
+    def _loses_life(self, e: int, info: Mapping[str, Any]) -> bool:
+        assert self._lives is not None
+        before, self._lives[e] = self._lives[e], lives_in(info, self._env_id, e)
+        return 0 < self._lives[e] < before  # some games show no lives for a while before they end
+
     def _finish_episodes(
-        self, ended: list[tuple[int, Any]], failed: list[tuple[int, BaseException]], bad: dict[int, str]
+        self,
+        ended: list[tuple[int, Any]],
+        failed: list[tuple[int, BaseException]],
+        bad: dict[int, str],
+        lost_life: list[int],
     ) -> BlockStep:
         episodes: list[EpisodeRecord] = []
         final_lanes: list[int] = []
-        for e, info in ended:
-            if e in bad:
-                continue
+
+        def keep_final(e: int) -> None:
             for name, rows in self._rows.items():
                 self._final[name][len(final_lanes)] = rows[e]
             final_lanes.append(e)
+
+        over = {e for e, _ in ended}
+        for e in lost_life:
+            if e not in bad and e not in over:  # truncated by `stagger_steps` all the same
+                keep_final(e)
+                self._terminated[e] = self._on_reset[e] = True
+        for e, info in ended:
+            if e in bad:
+                continue
+            keep_final(e)
             episodes.append(self._record(e, info))
             self._faults_in_a_row[e] = 0
             self._begin_episode(e, None, episodes)
@@ -282,11 +312,13 @@ class GymBlock:
         if duration_s > self._step_timeout_s:
             raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
         try:
-            obs, _ = split_reset(result)
+            obs, info = split_reset(result)
             self._write(e, obs)
         except ContractBreach as error:
             raise self._breach(e, error) from error
         self._on_reset[e] = True
+        if self._lives is not None:
+            self._lives[e] = lives_in(info, self._env_id, e)
         for name in self._obs.float_fields:
             row = self._rows[name][e]
             if not np.isfinite(row).all():
@@ -429,6 +461,15 @@ def split_reset(result: Any) -> tuple[Any, Mapping[str, Any]]:
         found = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"{type(result).__name__} alone"
         raise ContractBreach(f"reset: expected the pair (observation, info dict), found {found}")
     return result[0], result[1]
+
+
+def lives_in(info: Mapping[str, Any], env_id: str, e: int | None = None) -> Any:
+    """`info["lives"]`: of environment e, or an array [E] of all."""
+    if "lives" not in info:
+        raise EnvironmentFault(
+            env_id, f"env.episodic_life=true needs info['lives'], found {sorted(map(str, info))}", env_index=e
+        )
+    return info["lives"]
 
 
 def frame_skip_of(env: Any) -> int:

@@ -167,6 +167,8 @@ def _known_stacking(env: Any) -> Stacking | None:
     """Of an environment whose stacks nothing above them can have changed."""
     while isinstance(env, _HARMLESS):
         env = env.env
+    if isinstance(getattr(env, "stacking", None), Stacking):  # it knows by itself
+        return env.stacking  # type: ignore[no-any-return]
     if isinstance(env, SyncVectorEnv):
         return _known_stacking(env.envs[0])
     if type(env).__name__ == "AtariVectorEnv" and type(env).__module__.startswith("ale_py."):

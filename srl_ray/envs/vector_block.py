@@ -31,6 +31,7 @@ from srl_ray.envs.gymnasium_block import (
     describe_nonfinite,
     env_seed,
     frame_skip_of,
+    lives_in,
     split_reset,
 )
 from srl_ray.envs.spaces import PLAIN_FIELD, ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
@@ -62,6 +63,8 @@ class VectorBlock:
         first_env: A vector environment that is already built and not reset yet.
         frame_stack: auto | first | last | none; see `EnvConfig`.
         frame_stack_pad: repeat | zero.
+        clip_rewards: See `GymBlock`.
+        episodic_life: Likewise; `infos["lives"]` is an array [E].
 
     Lifecycle: build, `reset(seed)`, `step(actions)` for ever, `close()`; all in one thread.
     """
@@ -79,6 +82,8 @@ class VectorBlock:
         first_env: VectorEnv[Any, Any, Any] | None = None,
         frame_stack: str = "auto",
         frame_stack_pad: str = "repeat",
+        clip_rewards: bool = False,
+        episodic_life: bool = False,
     ) -> None:
         self._make_env = make_env
         self._env_id = env_id
@@ -86,6 +91,8 @@ class VectorBlock:
         self._on_error = on_error
         self._on_nonfinite = on_nonfinite
         self._max_faults = max_faults
+        self._clip_rewards = clip_rewards
+        self._has_lives = episodic_life
         self.num_faults = 0
         """Faults since the block was built; one that hits the whole vector environment counts once."""
 
@@ -93,7 +100,8 @@ class VectorBlock:
         self._mode = _autoreset_mode(self._env, autoreset, env_id)
         count = self._env.num_envs
         self._actions = ActionAdapter(self._env.single_action_space, env_id)
-        stacking = find_stacking(self._env, frame_stack, frame_stack_pad)
+        # The stack that follows a lost life goes on, so it cannot be put together again from its frames.
+        stacking = find_stacking(self._env, "none" if episodic_life else frame_stack, frame_stack_pad)
         self._obs = ObservationAdapter(self._env.single_observation_space, self._actions.spec, env_id, stacking)
         group = AgentGroup(
             name="agents", agent_ids=(AGENT_ID,), obs=self._obs.fields, action=self._actions.spec, teams=("agents",)
@@ -117,6 +125,7 @@ class VectorBlock:
         self._returns = np.zeros(count, np.float64)
         self._lengths = np.zeros(count, np.int64)
         self._faults_in_a_row = np.zeros(count, np.int64)
+        self._lives = np.zeros(count, np.int64)
 
     # ------------------------------------------------------------------------------------------------ the contract
 
@@ -208,13 +217,15 @@ class VectorBlock:
     ) -> BlockStep:
         self._take_obs(obs)
         ended = terminated | truncated
-        if self._present.all() and not ended.any() and self._is_finite(reward):
+        lost_life = self._lose_lives(infos) & ~ended if self._has_lives else self._nobody
+        if self._present.all() and not (ended | lost_life).any() and self._is_finite(reward):
             self._lengths += 1
             self._returns += reward
             return self._answer(self._nobody, reward, self._nobody, self._nobody, [], [])
         acting = self._present.copy()
         restarted = self._waiting.copy()
         ended &= ~restarted
+        lost_life = lost_life & acting
 
         reward = np.where(acting, reward, 0.0)
         bad = self._find_bad_rewards(reward)
@@ -228,10 +239,8 @@ class VectorBlock:
         else:
             for e, text in self._find_nonfinite(self._rows, acting).items():
                 bad.setdefault(e, text)
-            for e in np.flatnonzero(ended & acting).tolist():
-                for name, rows in self._rows.items():
-                    self._final[name][len(final_lanes)] = rows[e]
-                final_lanes.append(e)
+            self._keep_final(ended & acting, final_lanes)
+        self._keep_final(lost_life, final_lanes)
 
         is_bad = np.zeros_like(acting)
         is_bad[list(bad)] = True
@@ -249,10 +258,12 @@ class VectorBlock:
         episodes = [self._record(e, self._summary(infos, e)) for e in np.flatnonzero(finished).tolist()]
         self._faults_in_a_row[finished] = 0
         self._drop(bad, episodes, was_running=True)
-        new_terminated = terminated & finished
+        lost_life &= good
+        new_terminated = (terminated & finished) | lost_life
         new_truncated = (truncated & finished & ~new_terminated) | is_bad
         on_reset, lost = self._move_on(ended, restarted, is_bad, episodes)
-        new_truncated |= lost
+        new_truncated |= lost & ~lost_life
+        on_reset |= lost_life
         return self._answer(on_reset, reward, new_terminated, new_truncated, final_lanes, episodes)
 
     def _move_on(
@@ -301,6 +312,18 @@ class VectorBlock:
             rows[chosen] = self._scratch[name][chosen]
         return True
 
+    def _lose_lives(self, infos: Mapping[str, Any]) -> np.ndarray:
+        """bool [E]: environments with fewer lives than before; some games show none for a while before they end."""
+        before, self._lives = self._lives, np.array(lives_in(infos, self._env_id), np.int64)
+        return (self._lives < before) & (self._lives > 0)
+
+    def _keep_final(self, which: np.ndarray, final_lanes: list[int]) -> None:
+        """Copy the observations of some environments [E], before anything is reset, behind the `final_lanes` so far."""
+        for e in np.flatnonzero(which).tolist():
+            for name, rows in self._rows.items():
+                self._final[name][len(final_lanes)] = rows[e]
+            final_lanes.append(e)
+
     def _take_final_obs(self, ended: np.ndarray, infos: Mapping[str, Any]) -> list[int]:
         """Copy the last observations of ended environments from `info["final_obs"]`; returns those that had one."""
         found = infos.get("final_obs")
@@ -333,11 +356,14 @@ class VectorBlock:
         present = self._present[:, None].copy()
         if self._mask_check is not None:
             self._mask_check.look_at_masks(self._present, self._lengths)
+        reward = (nothing if reward is None else reward).astype(np.float32)
+        if self._clip_rewards:
+            np.sign(reward, out=reward)
         return BlockStep(
             obs={name: rows[:, None] for name, rows in self._rows.items()},
             present=present,
             on_reset=on_reset[:, None],
-            reward=(nothing if reward is None else reward).astype(np.float32)[:, None],
+            reward=reward[:, None],
             terminated=(nothing if terminated is None else terminated)[:, None],
             truncated=(nothing if truncated is None else truncated)[:, None],
             final_lanes=np.array(final_lanes, np.int64),
@@ -439,7 +465,7 @@ class VectorBlock:
 
     def _start(self, seed: int) -> None:
         count = self.spec.num_envs
-        is_listed = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        is_listed = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or hasattr(self._env, "takes_seeds")
         seeds: Any = [env_seed(seed, e) for e in range(count)] if is_listed else env_seed(seed, 0)
         before = time.perf_counter()
         result = self._env.reset(seed=seeds)
@@ -447,9 +473,12 @@ class VectorBlock:
         if duration_s > self._step_timeout_s:
             raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
         try:
-            self._take_obs(split_reset(result)[0])
+            obs, infos = split_reset(result)
+            self._take_obs(obs)
         except ContractBreach as error:
             raise EnvironmentFault(self._env_id, str(error)) from error
+        if self._has_lives:
+            self._lives = np.array(lives_in(infos, self._env_id), np.int64)
         self._present[:] = True
         self._waiting[:] = False
         self._skipped[:] = False

@@ -263,7 +263,7 @@ class _ScreenFilm:
 
 def _make_drawable(config: EnvConfig, name: str) -> gymnasium.Env[Any, Any]:
     """Build the environment with render_mode="rgb_array"; say in words why that does not work."""
-    if config.vectorization == "native" and config.factory is None:
+    if config.vectorization in ("native", "envpool") and config.factory is None:
         config = dataclasses.replace(config, vectorization="sync")
     plain = None
     if not _accepts_render_mode(config):

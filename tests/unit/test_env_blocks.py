@@ -573,3 +573,63 @@ def test_failed_environment_is_closed_before_it_is_replaced(tmp_path):
 
     Rows(GymBlock(make_env, 1, env_id="probe")).run(2)
     assert json.loads(path.read_text().splitlines()[-1])["event"] == "close"
+
+
+# ----------------------------------------------------------------------------------- what only the learner should see
+
+
+class ThreeLives(gymnasium.Env):
+    """Observes its step; a life is lost at steps 2 and 4, the last one ends the game at step 6."""
+
+    observation_space = spaces.Box(0, 10, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    rewards = (5.0, -2.0, 0.5, 0.0, 7.0, -3.0)
+
+    def reset(self, *, seed=None, options=None):
+        self._t = 0
+        return self._obs(), {"lives": 3}
+
+    def step(self, action):
+        self._t += 1
+        return self._obs(), self.rewards[self._t - 1], self._t == 6, False, {"lives": 3 - self._t // 2}
+
+    def _obs(self):
+        return np.array([self._t], np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lives_are_episodes_and_signs_are_rewards_for_the_learner_only(kind):
+    rows = Rows(make(kind, ThreeLives, 2, clip_rewards=True, episodic_life=True)).run(16)
+    expected = [
+        *[(0, 1, 1, 0, 0), (1, 0, -1, 0, 0), (2, 0, 0, 1, 0)],
+        *[(2, 1, 1, 0, 0), (3, 0, 0, 0, 0), (4, 0, 0, 1, 0)],
+        *[(4, 1, 1, 0, 0), (5, 0, -1, 0, 0), (6, 0, 0, 1, 0)],
+    ]
+    for lane in range(2):
+        assert rows.table(lane)[:18] == expected * 2
+    assert [(episode.length, episode.returns["agent"]) for episode in rows.episodes[:4]] == [(6, 7.5)] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_these_options_rewards_and_games_are_whole(kind):
+    rows = Rows(make(kind, ThreeLives)).run(6)
+    assert [row[2] for row in rows.table()[:7]] == [*ThreeLives.rewards, 0.0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lives_that_are_not_told_are_missed_by_name(kind):
+    with pytest.raises(EnvironmentFault, match=r"env\.episodic_life=true needs info\['lives'\]"):
+        Rows(make(kind, CountingEnv, episodic_life=True)).run(3)
+
+
+@pytest.mark.parametrize("at_step", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_life_lost_in_a_step_with_nan_is_dropped_with_its_episode(kind, at_step):
+    class Broken(ThreeLives):
+        def _obs(self):
+            return np.array([np.nan if self._t == at_step else self._t], np.float32)
+
+    rows = Rows(make(kind, Broken, episodic_life=True, on_nonfinite="drop", max_faults=99)).run(30)
+    assert all(np.isfinite(row["obs"]["obs"]).all() for row in rows.lanes[0])
+    assert all(episode.discarded for episode in rows.episodes)
+    assert len(rows.episodes) >= 3

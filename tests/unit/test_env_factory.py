@@ -132,7 +132,7 @@ def test_missing_packages_name_what_to_install():
     except ImportError:
         with pytest.raises(ConfigError) as caught:
             make_block(EnvConfig(id="ALE/Pong-v5"))
-        assert 'pip install "gymnasium[atari]"' in str(caught.value)
+        assert "pip install 'srl_ray[atari]'" in str(caught.value)
 
 
 def test_constructor_that_raises_is_a_fault_with_its_own_text():
