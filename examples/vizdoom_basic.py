@@ -1,7 +1,9 @@
 """ViZDoom's own gymnasium environment, seen at a quarter of its resolution: all that training it takes.
 
-pip install 'srl_ray[vizdoom]'
-python -m srl_ray.train --config-dir examples/conf experiment=vizdoom_basic
+    pip install 'srl_ray[vizdoom]'
+    python -m srl_ray.train --config-dir examples/conf experiment=vizdoom_basic
+
+Run it in the repository's root, so that `examples.vizdoom_basic` can be imported.
 """
 
 from __future__ import annotations

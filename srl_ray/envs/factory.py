@@ -263,7 +263,7 @@ def _build_first(make_env: Callable[[], Any], name: str) -> Any:
     except (ConfigError, EnvironmentFault):
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        hint = _install_hint(name)
+        hint = _extra_hint(error) or _install_hint(name)
         raise ConfigError(f"environment {name!r} needs a package that is not installed: {error}{hint}") from error
     except Exception as error:
         raise EnvironmentFault(
@@ -329,6 +329,15 @@ _KNOWN = (
     _Known("procgen", "procgen", "procgen", "procgen"),
 )
 
+_EXTRA_OF_MODULE = {
+    "ale_py": "atari",
+    "cv2": "atari",
+    "Box2D": "box2d",
+    "minigrid": "minigrid",
+    "overcooked": "overcooked",
+    "pettingzoo": "pettingzoo",
+    "vizdoom": "vizdoom",
+}
 _EXTRAS = (
     (("box2d", "lunarlander", "bipedalwalker", "carracing"), "box2d"),
     (
@@ -344,6 +353,13 @@ _EXTRAS = (
 
 def _known_package(env_id: str) -> _Known | None:
     return next((known for known in _KNOWN if env_id.startswith(known.prefix)), None)
+
+
+def _extra_hint(error: BaseException) -> str:
+    """For a module that one of this package's extras brings."""
+    module = (getattr(error, "name", None) or getattr(error.__cause__, "name", None) or "").partition(".")[0]
+    extra = _EXTRA_OF_MODULE.get(module)
+    return f" Install it with `pip install 'srl_ray[{extra}]'`." if extra else ""
 
 
 def _install_hint(name: str) -> str:

@@ -135,6 +135,15 @@ def test_missing_packages_name_what_to_install():
         assert "pip install 'srl_ray[atari]'" in str(caught.value)
 
 
+@pytest.mark.parametrize("module", ["vizdoom", "overcooked.mdp", "Box2D"])
+def test_missing_packages_of_examples_name_the_extra(monkeypatch, module):
+    def factory():
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    with pytest.raises(ConfigError, match=rf"pip install 'srl_ray\[{module.partition('.')[0].lower()}\]'"):
+        make_block(EnvConfig(factory=factory))
+
+
 def test_constructor_that_raises_is_a_fault_with_its_own_text():
     with pytest.raises(EnvironmentFault, match="licence server not reachable"):
         make_block(EnvConfig(factory=UnbuildableEnv))
