@@ -96,8 +96,8 @@ def measure(task: str, turns: int, seconds: float) -> list[str]:
         for name, unit, factor in (("inference", "µs", 1e6), ("update", "ms", 1e3)):
             taken, base = spent[variant, name], spent[VARIANTS[0], name]
             against = ratio(taken, base)
-            cells += [f"{factor * estimate(taken).median:.3g} {unit}"]
-            cells += [f"{against.median:.2f} ({against.low:.2f} to {against.high:.2f})"]
+            cells += [f"{factor * estimate(taken).center:.3g} {unit}"]
+            cells += [f"{against.center:.2f} ({against.low:.2f} to {against.high:.2f})"]
         rows.append("| " + " | ".join([*cells, f"{set_up[variant]:.0f} s"]) + " |")
     return rows
 

@@ -168,7 +168,7 @@ class Row:
 
     @property
     def is_close(self) -> bool:
-        return abs(self.measured.median / self.model - 1) <= ALLOWED
+        return abs(self.measured.center / self.model - 1) <= ALLOWED
 
 
 def in_turns(actors: dict[Any, Any], args: argparse.Namespace) -> dict[Any, list[float]]:
@@ -208,7 +208,7 @@ def measure_order(args: argparse.Namespace) -> list[str]:
 
 
 def shown(found: Estimate) -> str:
-    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.center:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def modelled(args: argparse.Namespace, ring: int, spread: float, is_any_ready: bool) -> float:
@@ -229,7 +229,7 @@ def table(rows: list[Row], args: argparse.Namespace) -> str:
         formula = closed_formula(row.ring, args.latency_s, args.step_s)
         lines.append(
             f"| {row.mode} | {row.ring} | {row.rate:.0f} | {shown(row.measured)} | {row.model:.2f} "
-            f"| {row.measured.median / row.model:.2f} | {f'{formula:.2f}' if row.mode == 'pure latency' else ''} |"
+            f"| {row.measured.center / row.model:.2f} | {f'{formula:.2f}' if row.mode == 'pure latency' else ''} |"
         )
     what = f"Block step {args.step_s * 1e3:g} ms, latency {args.latency_s * 1e3:g} ms"
     return "\n".join([*lines, "", f"{what}; medians of {args.turns} turns of {args.window_s:g} s [95 % interval].", ""])
@@ -246,8 +246,8 @@ def draw(rows: list[Row], args: argparse.Namespace, out: Path) -> None:
         axes.plot(sizes, model, color=color, linewidth=1.5, label=mode)
         mine = [row for row in rows if row.mode == mode]
         ups = [row.measured for row in mine]
-        bars = [[up.median - up.low for up in ups], [up.high - up.median for up in ups]]
-        axes.errorbar([row.ring for row in mine], [up.median for up in ups], bars, color=color, fmt="o", markersize=5,
+        bars = [[up.center - up.low for up in ups], [up.high - up.center for up in ups]]
+        axes.errorbar([row.ring for row in mine], [up.center for up in ups], bars, color=color, fmt="o", markersize=5,
                       capsize=3)  # fmt: skip
     axes.set_xlabel("blocks in the ring", fontsize=8, color=SOFT_INK)
     axes.set_ylim(bottom=0.0)

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from srl_ray.actors.config import ActorsConfig
-from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, PPOConfig
+from srl_ray.algorithms.config import (
+    AlgorithmConfig,
+    APPOConfig,
+    CustomAlgorithmConfig,
+    IMPALAConfig,
+    OnPolicyConfig,
+    PPOConfig,
+)
 from srl_ray.core.errors import ConfigError
 from srl_ray.envs.config import EnvConfig
 from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, HideAndSeekPolicyConfig, PolicyConfig
@@ -28,7 +35,12 @@ POLICIES: dict[str, type[PolicyConfig]] = {
     "hide_and_seek": HideAndSeekPolicyConfig,
     "custom": CustomPolicyConfig,
 }
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig, "custom": CustomAlgorithmConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
+    "ppo": PPOConfig,
+    "appo": APPOConfig,
+    "impala": IMPALAConfig,
+    "custom": CustomAlgorithmConfig,
+}
 KINDS: dict[str, Mapping[str, type]] = {"policy": POLICIES, "algorithm": ALGORITHMS}
 """Sections with several dataclasses. In a mapping the key `kind` says which one (command line: the group's choice)."""
 
@@ -357,7 +369,7 @@ def _row_problems(config: ExperimentConfig) -> Iterable[str]:
             f"actors.sample_steps must be a multiple of policy.bptt_steps, got {actors.sample_steps} and "
             f"{config.policy.bptt_steps}: a chunk is trained in segments of bptt_steps rows."
         )
-    if isinstance(config.algorithm, PPOConfig):
+    if isinstance(config.algorithm, OnPolicyConfig):
         pieces, unit = config.batch_chunks_per_trainer, "chunks (recurrent policies are cut along chunks)"
         if not config.is_recurrent:
             pieces, unit = pieces * actors.sample_steps, "rows"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from srl_ray.algorithms.algorithm import Algorithm, Collective
-from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, PPOConfig
-from srl_ray.algorithms.ppo.algorithm import PPO
+from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, IMPALAConfig, PPOConfig
+from srl_ray.algorithms.impala import impala_losses
+from srl_ray.algorithms.on_policy.update import OnPolicy
+from srl_ray.algorithms.ppo import ppo_losses
 from srl_ray.core.errors import ConfigError
 from srl_ray.core.loading import load_object
 from srl_ray.core.types import ChunkLayout
@@ -27,8 +29,10 @@ def make_algorithm(
         ConfigError: the config belongs to no algorithm, or its target cannot be imported.
     """
     match config:
-        case PPOConfig():
-            return PPO(config, policy, layout, collective, seed)
+        case PPOConfig():  # and APPOConfig
+            return OnPolicy(config, ppo_losses(config), policy, layout, collective, seed)
+        case IMPALAConfig():
+            return OnPolicy(config, impala_losses(config), policy, layout, collective, seed)
         case CustomAlgorithmConfig():
             make = load_object(config.target, "algorithm.target")
             algorithm: Algorithm = make(config, policy, layout, collective, seed)

@@ -7,28 +7,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from srl_ray.algorithms.config import AlgorithmConfig
+from srl_ray.algorithms.gradient_clip import OutlierGuard, clip_units
+from srl_ray.algorithms.lamb import Lamb
+
+_GUARD = "grad_outlier"
+
 
 class Optimizer:
-    """One of torch's optimisers over all parameters of a module, with gradient clipping by global norm."""
+    """The configured optimiser over all parameters of a module, with its bounds for gradients.
 
-    def __init__(self, module: nn.Module, *, kind: str, lr: float, eps: float, weight_decay: float) -> None:
-        """Args:
-        kind: adam (Kingma & Ba 2015), adamw (Loshchilov & Hutter 2019: decoupled decay), rmsprop or sgd.
-        """
+    Args:
+        module: What is trained, in place.
+        config: Says which optimiser (adam: Kingma & Ba 2015, adamw: Loshchilov & Hutter 2019, lamb, rmsprop, sgd) and
+            how gradients are bounded; see `AlgorithmConfig`.
+    """
+
+    def __init__(self, module: nn.Module, config: AlgorithmConfig) -> None:
+        self.config = config
         self.parameters = dict(module.named_parameters())
         parameters = list(self.parameters.values())
+        lr, eps, weight_decay = config.learning_rate, config.adam_eps, config.weight_decay
+        self.guard = None
+        if config.grad_outlier is not None:
+            self.guard = OutlierGuard(config.grad_outlier).to(parameters[0].device)
         self._torch: torch.optim.Optimizer
-        match kind:
+        match config.optimizer:
             case "adam":
                 self._torch = torch.optim.Adam(parameters, lr, eps=eps, weight_decay=weight_decay, fused=True)
             case "adamw":
                 self._torch = torch.optim.AdamW(parameters, lr, eps=eps, weight_decay=weight_decay, fused=True)
+            case "lamb":
+                self._torch = Lamb(parameters, lr, eps=eps, weight_decay=weight_decay)
             case "rmsprop":
                 self._torch = torch.optim.RMSprop(parameters, lr, eps=eps, weight_decay=weight_decay)
             case "sgd":
                 self._torch = torch.optim.SGD(parameters, lr, weight_decay=weight_decay)
-            case _:
-                raise ValueError(f"algorithm.optimizer must be adam, adamw, rmsprop or sgd, got {kind!r}")
+            case kind:
+                raise AssertionError(kind)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self._torch.param_groups:
@@ -38,23 +54,39 @@ class Optimizer:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def step(self, max_grad_norm: float | None) -> Tensor:
-        """One step; returns the gradient's norm before clipping (a tensor, so that nothing waits for the device)."""
-        limit = float("inf") if max_grad_norm is None else max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.parameters.values(), limit)
+    def step(self) -> Tensor:
+        """One step; returns the gradient's norm before it was bounded (a tensor: nothing waits for the device)."""
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        bounded = norm
+        if self.guard is not None:
+            scale = self.guard.scale(norm)
+            torch._foreach_mul_(gradients, scale)
+            bounded = norm * scale
+        if self.config.grad_clip == "adaptive":
+            clip_units(self.parameters, self.config.adaptive_clip)
+        elif self.config.max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.parameters.values(), self.config.max_grad_norm, bounded)
         self._torch.step()
-        return norm.detach()
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameter name → the optimiser's tensors; empty before the first step."""
-        return {
+        """Parameter name → the optimiser's tensors, none before the first step; and those of the outlier guard."""
+        state = {
             name: {key: tensor.clone() for key, tensor in self._torch.state[parameter].items()}
             for name, parameter in self.parameters.items()
             if parameter in self._torch.state
         }
+        if self.guard is not None:
+            state[_GUARD] = {name: tensor.clone() for name, tensor in self.guard.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._torch.state.clear()
+        state = dict(state)
+        guard = state.pop(_GUARD, None)
+        if self.guard is not None and guard is not None:
+            self.guard.load_state_dict(guard)
         for name, tensors in state.items():
             parameter = self.parameters[name]
             self._torch.state[parameter] = {
@@ -63,9 +95,19 @@ class Optimizer:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor of the optimiser's state."""
-        return [tensor for state in self._torch.state.values() for tensor in state.values()]
+        guarded = [] if self.guard is None else list(self.guard.buffers())
+        return [*guarded, *(tensor for state in self._torch.state.values() for tensor in state.values())]
+
+    def take_outliers(self) -> Tensor:
+        """Steps since the last call whose gradient was an outlier: float32, a scalar."""
+        return torch.zeros(()) if self.guard is None else self.guard.take_outliers()
+
+    @property
+    def has_begun(self) -> bool:
+        return len(self._torch.state) > 0
 
     def clear(self) -> None:
+        """As before the first step."""
         self._torch.state.clear()
 
 
@@ -76,7 +118,7 @@ class Snapshot:
         self._module = module
         self._optimizer = optimizer
         self._copies: list[Tensor] = []
-        self._num_optimizer_tensors = 0
+        self._had_begun = False
 
     @torch.no_grad()
     def take(self) -> None:
@@ -86,12 +128,12 @@ class Snapshot:
             self._copies = [torch.empty_like(tensor) for tensor in live]
         for copy, tensor in zip(self._copies, live, strict=True):
             copy.copy_(tensor)
-        self._num_optimizer_tensors = len(self._optimizer.tensors())
+        self._had_begun = self._optimizer.has_begun
 
     @torch.no_grad()
     def restore(self) -> None:
         """Write the copy back. Must follow a `take`."""
-        if self._num_optimizer_tensors == 0:
+        if not self._had_begun:
             self._optimizer.clear()
         for tensor, copy in zip(self._live(), self._copies, strict=True):
             tensor.copy_(copy)

@@ -39,7 +39,7 @@ def draw_suite(entries: Iterable[Measurement], suite: str, out: Path) -> Path | 
         _draw_bars(axes, found)
         longest = max(rate.high for rate in found.values())
         if task in limits:
-            limit = estimate(limits[task]).median
+            limit = estimate(limits[task]).center
             longest = max(longest, limit)
             axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
             axes.text(limit, -0.66, "limit ", ha="right", va="center", fontsize=8, color=INK)
@@ -50,9 +50,9 @@ def draw_suite(entries: Iterable[Measurement], suite: str, out: Path) -> Path | 
 def _draw_bars(axes: Axes, found: dict[str, Estimate]) -> None:
     """Medians as bars with their intervals, the first variant in the colour of its own."""
     for place, rate in enumerate(found.values()):
-        axes.barh(place, rate.median, height=0.62, color=COLORS[0] if place == 0 else "#b9c7d3")
+        axes.barh(place, rate.center, height=0.62, color=COLORS[0] if place == 0 else "#b9c7d3")
         axes.plot([rate.low, rate.high], [place, place], color=INK, linewidth=1.4)
-        axes.text(rate.high, place, f"  {short_number(round(rate.median))}", va="center", fontsize=8, color=SOFT_INK)
+        axes.text(rate.high, place, f"  {short_number(round(rate.center))}", va="center", fontsize=8, color=SOFT_INK)
     axes.set_yticks(range(len(found)), list(found), fontsize=8, color=INK)
     axes.set_ylim(len(found) - 0.4, -0.9)
     axes.grid(False, axis="y")

@@ -119,8 +119,8 @@ def _rates(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measu
         share = _share(found, limits.get(task))
         lines.append(
             f"| {task} | {variant} | {found['agent_steps_per_s']} | {found['fresh_rows_per_s']} | {share} "
-            f"| {_shown(against)} | {found['startup_s'].median:.1f} "
-            f"| {found['cores'].median:.2f} | {found['peak_mib'].median:,.0f} | {found['staleness'].median:.1f} "
+            f"| {_shown(against)} | {found['startup_s'].center:.1f} "
+            f"| {found['cores'].center:.2f} | {found['peak_mib'].center:,.0f} | {found['staleness'].center:.1f} "
             f"| {len(group)} |"
         )
     return lines
@@ -140,7 +140,7 @@ def _peers(groups: dict[tuple[str, str], list[Measurement]], entries: list[Measu
             against = _shown(ratio(_fresh_rates(groups[task, OURS]), _fresh_rates(group)))
         lines.append(
             f"| {task} | {variant} | {found['fresh_rows_per_s']} | {against} | {_share(found, limits.get(task))} "
-            f"| {found['startup_s'].median:.1f} | {found['cores'].median:.2f} | {found['peak_mib'].median:,.0f} "
+            f"| {found['startup_s'].center:.1f} | {found['cores'].center:.2f} | {found['peak_mib'].center:,.0f} "
             f"| {len(group)} |"
         )
     return lines
@@ -151,15 +151,15 @@ def _fresh_rates(group: list[Measurement]) -> list[float]:
 
 
 def _limit_by_task(entries: list[Measurement]) -> dict[str, float]:
-    return {task: _estimates(group)["limit"].median for (task, _), group in _grouped(entries, "limits").items()}
+    return {task: _estimates(group)["limit"].center for (task, _), group in _grouped(entries, "limits").items()}
 
 
 def _shown(found: Estimate) -> str:
-    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.center:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _share(found: dict[str, Estimate], limit: float | None) -> str:
-    return "–" if limit is None else f"{found['fresh_rows_per_s'].median / limit:.0%}"
+    return "–" if limit is None else f"{found['fresh_rows_per_s'].center / limit:.0%}"
 
 
 def write_tables(page: Path, entries: list[Measurement]) -> list[str]:

@@ -40,7 +40,7 @@ def entry(suite: str, variant: str, **values: float) -> results.Measurement:
 
 
 def test_estimate_of_equal_values_has_no_width():
-    assert (estimate([3.0] * 5).low, estimate([3.0] * 5).median, estimate([3.0] * 5).high) == (3.0, 3.0, 3.0)
+    assert (estimate([3.0] * 5).low, estimate([3.0] * 5).center, estimate([3.0] * 5).high) == (3.0, 3.0, 3.0)
 
 
 def test_estimate_covers_the_median_of_the_distribution_in_about_95_of_100_cases():
@@ -52,7 +52,7 @@ def test_estimate_covers_the_median_of_the_distribution_in_about_95_of_100_cases
 
 def test_ratio_of_two_groups():
     found = ratio([200.0, 220.0, 240.0], [100.0, 110.0, 120.0])
-    assert found.median == 2.0
+    assert found.center == 2.0
     assert found.low < 2.0 < found.high
     assert found.low >= 200 / 120
     assert found.high <= 240 / 100

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from srl_ray.actors.lanes import Chunks, LaneTable
 from srl_ray.actors.worker import join_chunks
 from srl_ray.algorithms.frame_stacks import split_frames
-from srl_ray.algorithms.ppo.minibatches import trained_rows
+from srl_ray.algorithms.on_policy.minibatches import trained_rows
 from srl_ray.core.types import ChunkLayout, FieldSpec
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.factory import as_block

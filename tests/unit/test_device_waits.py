@@ -99,7 +99,7 @@ def test_an_update_waits_at_its_beginning_and_its_end_alone(normalize: bool, min
 
 
 def test_options_that_decide_in_python_wait_once_per_epoch() -> None:
-    counts = waits_of_an_update({}, target_kl=1e9, epochs=3, recompute_advantage=True, vtrace=True)
+    counts = waits_of_an_update({}, target_kl=1e9, epochs=3, recompute_advantage=True, staleness_correction="vtrace")
     assert counts == {"nonzero": 1, "tolist": 1 + 3}
 
 

@@ -15,8 +15,8 @@ from srl_ray.actors.lanes import Chunks, LaneTable, Request
 from srl_ray.actors.worker import join_chunks
 from srl_ray.algorithms.algorithm import Collective
 from srl_ray.algorithms.config import PPOConfig
+from srl_ray.algorithms.factory import make_algorithm
 from srl_ray.algorithms.frame_stacks import with_stacks
-from srl_ray.algorithms.ppo.algorithm import PPO
 from srl_ray.core.errors import ConfigError, EnvironmentFault
 from srl_ray.core.types import (
     FRAMES_PREFIX,
@@ -187,8 +187,10 @@ def test_an_update_is_the_same(layout: ChunkLayout, recurrent: str) -> None:
         state_size = policy.state_size
         batch["log_prob"], batch["value"] = batch["log_prob"] / 1e4, batch["value"] / 1e3
         batch["state"] = batch["state"].mean(-1, keepdim=True).expand(*batch["state"].shape[:2], state_size) / 1e4
-        config = PPOConfig(epochs=2, minibatches=3, microbatches=2, recompute_advantage=True, vtrace=True)
-        ppo = PPO(config, policy, layout, Collective(), 9)
+        config = PPOConfig(
+            epochs=2, minibatches=3, microbatches=2, recompute_advantage=True, staleness_correction="vtrace"
+        )
+        ppo: Any = make_algorithm(config, policy, layout, Collective(), 9)
         metrics = ppo.update(batch, 0.0)
         results.append((metrics, [parameter.clone() for parameter in policy.state_dict().values()]))
     assert results[0][0] == results[1][0]
@@ -198,7 +200,7 @@ def test_an_update_is_the_same(layout: ChunkLayout, recurrent: str) -> None:
 def test_a_warm_up_is_an_update_on_frames() -> None:
     spec, layout = make_spec(FrameStack(0, DEPTH, "zero"), 0), ChunkLayout(0, 6, 1, 3)
     policy = make_policy(ActorCriticConfig(hidden=[8]), spec.group.obs, spec.group.action, 5)
-    ppo = PPO(PPOConfig(epochs=1, minibatches=2), policy, layout, Collective(), 9)
+    ppo: Any = make_algorithm(PPOConfig(epochs=1, minibatches=2), policy, layout, Collective(), 9)
     batch = blank_batch(ppo, spec, layout, 2)
     assert {"frames.image", "stack.image", "obs.vector"} <= set(batch)
     assert with_stacks(batch)["obs.image"].shape == (layout.rows, 2, DEPTH, 4, 5)

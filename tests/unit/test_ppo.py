@@ -15,10 +15,10 @@ from ranks import Ranks
 from srl_ray.algorithms.algorithm import Collective, explained_variance
 from srl_ray.algorithms.config import AlgorithmConfig, CustomAlgorithmConfig, PPOConfig
 from srl_ray.algorithms.factory import make_algorithm
+from srl_ray.algorithms.on_policy.losses import clipped_value_error, surrogate_loss, value_error
+from srl_ray.algorithms.on_policy.minibatches import trained_rows
+from srl_ray.algorithms.on_policy.update import OnPolicy
 from srl_ray.algorithms.optimizer import linear_schedule
-from srl_ray.algorithms.ppo import PPO
-from srl_ray.algorithms.ppo.losses import clipped_value_error, surrogate_loss, value_error
-from srl_ray.algorithms.ppo.minibatches import trained_rows
 from srl_ray.algorithms.returns import gae
 from srl_ray.core.errors import ConfigError, NonFiniteError
 from srl_ray.core.types import ChunkLayout, ContinuousActions, DiscreteActions
@@ -31,8 +31,9 @@ TWO, THREE = DiscreteActions((2,)), DiscreteActions((3,))
 LAYOUT = ChunkLayout(0, 8, 1, 4)
 BUILDING = threading.Lock()
 METRICS = {
-    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "explained_variance",
-    "advantage_mean", "advantage_std", "value_mean", "target_mean", "rows", "learning_rate", "entropy_cost",
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "grad_outliers",
+    "explained_variance", "advantage_mean", "advantage_std", "value_mean", "target_mean", "rows", "learning_rate",
+    "entropy_cost",
 }  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_rows_outside_the_loss_mask_have_no_influence(layout: ChunkLayout, recur
 
 
 def test_the_batch_is_not_written() -> None:
-    config = PPOConfig(vtrace=True, recompute_advantage=True, epochs=2)
+    config = PPOConfig(staleness_correction="vtrace", recompute_advantage=True, epochs=2)
     _, algorithm, collector = setup(
         config, ActorCriticConfig(recurrent="lstm", normalize_obs=True, normalize_value=True)
     )
@@ -263,10 +264,10 @@ def test_recomputed_rows_equal_the_stored_ones_while_the_weights_stand(layout: C
     torch.testing.assert_close(value[known], batch["value"][layout.burn_in :][known], atol=1e-5, rtol=1e-4)
 
 
-def test_vtrace_changes_nothing_on_policy() -> None:
+def test_corrections_change_nothing_on_policy() -> None:
     results = []
-    for vtrace in (False, True):
-        policy, algorithm, collector = setup(PPOConfig(vtrace=vtrace, epochs=1))
+    for correction in ("none", "vtrace", "td"):
+        policy, algorithm, collector = setup(PPOConfig(staleness_correction=correction, epochs=1))
         algorithm.update(collector.batch(), 0.0)
         results.append(weights_of(policy))
     for name in results[0]:
@@ -369,7 +370,7 @@ def test_two_trainer_workers_step_like_one_with_both_batches(normalize_advantage
 
 @pytest.mark.parametrize("recurrent", ["none", "lstm", "gru"])
 def test_every_rank_calls_collectives_equally_often_even_without_data(recurrent: str) -> None:
-    config = PPOConfig(target_kl=1e-9, epochs=3, minibatches=4, vtrace=True, recompute_advantage=True)
+    config = PPOConfig(target_kl=1e-9, epochs=3, minibatches=4, staleness_correction="vtrace", recompute_advantage=True)
     policy_config = ActorCriticConfig(normalize_obs=True, normalize_value=True, recurrent=recurrent)
     ranks = Ranks(2)
 
@@ -422,7 +423,7 @@ def test_an_algorithm_by_import_path() -> None:
     with pytest.raises(TypeError):  # it is called with five arguments
         make_algorithm(config, None, LAYOUT, Collective(), 0)  # type: ignore[arg-type]
     policy: Any = make_policy(ActorCriticConfig(), Recall.obs, TWO, 0)
-    assert isinstance(make_algorithm(PPOConfig(), policy, LAYOUT, Collective(), 0), PPO)
+    assert isinstance(make_algorithm(PPOConfig(), policy, LAYOUT, Collective(), 0), OnPolicy)
     with pytest.raises(ConfigError, match="AlgorithmConfig"):
         make_algorithm(AlgorithmConfig(), policy, LAYOUT, Collective(), 0)
 
@@ -462,7 +463,10 @@ def test_a_continuous_bandit_is_solved() -> None:
     ("layout", "options"),
     [
         (ChunkLayout(0, 16, 1, 8), {}),
-        (ChunkLayout(4, 16, 1, 8), {"recompute_advantage": True, "vtrace": True, "clip_value": True, "dual_clip": 3.0}),
+        (
+            ChunkLayout(4, 16, 1, 8),
+            {"recompute_advantage": True, "staleness_correction": "vtrace", "clip_value": True, "dual_clip": 3.0},
+        ),
     ],
     ids=["stored_states", "burn_in_and_options"],
 )

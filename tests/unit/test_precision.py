@@ -14,7 +14,7 @@ from lanes import Collector, Recall
 from srl_ray.algorithms.algorithm import Collective
 from srl_ray.algorithms.config import PPOConfig
 from srl_ray.algorithms.factory import make_algorithm
-from srl_ray.algorithms.ppo.minibatches import trained_rows
+from srl_ray.algorithms.on_policy.minibatches import trained_rows
 from srl_ray.core.types import ActionSpec, ChunkLayout, DiscreteActions, FieldSpec
 from srl_ray.envs.hide_and_seek import make_block
 from srl_ray.models.config import ActorCriticConfig, HideAndSeekPolicyConfig, PolicyConfig

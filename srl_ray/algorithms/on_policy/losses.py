@@ -1,4 +1,4 @@
-"""The losses of PPO per row; all tensors float32 of equal shape."""
+"""Losses per row; all tensors float32 of equal shape."""
 
 from __future__ import annotations
 

@@ -1,34 +1,76 @@
-"""PPO's update: advantages once (or per epoch), then epochs of minibatches."""
+"""The update that on-policy algorithms share: targets once (or per epoch), then epochs of minibatches."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from srl_ray.algorithms.algorithm import Collective
-from srl_ray.algorithms.config import PPOConfig
+from srl_ray.algorithms.config import OnPolicyConfig
 from srl_ray.algorithms.frame_stacks import rebuild, split_frames
+from srl_ray.algorithms.on_policy.minibatches import TrainedRows, observation_names, trained_rows
 from srl_ray.algorithms.optimizer import Optimizer, Snapshot, linear_schedule
-from srl_ray.algorithms.ppo.losses import clipped_value_error, surrogate_loss, value_error
-from srl_ray.algorithms.ppo.minibatches import TrainedRows, observation_names, trained_rows
-from srl_ray.algorithms.returns import gae
+from srl_ray.algorithms.returns import gae, off_policy_advantage
 from srl_ray.core.errors import NonFiniteError
 from srl_ray.core.types import ChunkLayout
 from srl_ray.models.normalization import RunningMoments
-from srl_ray.models.policy import Policy, Tensors
+from srl_ray.models.policy import Evaluation, Policy, Tensors
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "rows")
 ADVANTAGE_EPS = 1e-5
+_MAX_LOG_RATIO = 20.0
+"""Far beyond any bound of an importance weight, and exp does not overflow."""
 
 
-class PPO:
-    """An `Algorithm`. One call of `update` makes one policy version, whatever the number of epochs and minibatches.
+@dataclass
+class RowLosses:
+    """What an algorithm makes of the rows of a minibatch, float32 [T', B] each; rows outside the mask are ignored.
 
-    Order within an update: advantages and targets → value statistics → epochs → observation statistics (last, so that
-    the stored log-probabilities are compared under the statistics that they were made with).
+    Attributes:
+        policy: Loss of the policy, with gradients.
+        value: Loss of the critic, with gradients.
+        is_clipped: 1 where the probability ratio was too far from 1 to count fully.
+    """
+
+    policy: Tensor
+    value: Tensor
+    is_clipped: Tensor
+
+
+LossFunction = Callable[[Evaluation, Tensor, Tensors], RowLosses]
+"""(evaluation, log-ratio, minibatch) → losses.
+
+The log-ratio float32 [T', B] is of the weights that are trained to those that acted, 0 outside the mask. The minibatch
+holds, besides what `Policy.evaluate` reads, float32 [T', B] each: `advantage` (normalised), `target` and `old_value`
+(in the value head's units).
+"""
+
+
+@dataclass
+class Targets:
+    """What the trained rows are taught, float32 [T', B] each, in the rewards' units.
+
+    Attributes:
+        advantage: For the policy.
+        target: For the critic.
+        value: The critic's opinion before the update.
+    """
+
+    advantage: Tensor
+    target: Tensor
+    value: Tensor
+
+
+class OnPolicy:
+    """An `Algorithm`, complete but for what a row loses. One call of `update` makes one policy version, whatever the
+    number of epochs and minibatches.
+
+    Order within an update: targets → value statistics → epochs → observation statistics (last, so that the stored
+    log-probabilities are compared under the statistics that they were made with).
 
     Collectives per update, the same on every rank: two for value statistics, one for the advantage, per epoch one (with
     `target_kl` two), per minibatch one for the gradients, one for the metrics, two for observation statistics.
@@ -43,20 +85,21 @@ class PPO:
     """Stacks are rebuilt for a minibatch at a time."""
 
     def __init__(
-        self, config: PPOConfig, policy: Policy, layout: ChunkLayout, collective: Collective, seed: int
+        self,
+        config: OnPolicyConfig,
+        losses: LossFunction,
+        policy: Policy,
+        layout: ChunkLayout,
+        collective: Collective,
+        seed: int,
     ) -> None:
         self.config = config
+        self.losses = losses
         self.policy = policy
         self.layout = layout
         self.collective = collective
         self.module = cast(nn.Module, policy)
-        self.optimizer = Optimizer(
-            self.module,
-            kind=config.optimizer,
-            lr=config.learning_rate,
-            eps=config.adam_eps,
-            weight_decay=config.weight_decay,
-        )
+        self.optimizer = Optimizer(self.module, config)
         self._generator = torch.Generator().manual_seed(seed)
         self._snapshot = Snapshot(self.module, self.optimizer)
         for part in self.module.modules():
@@ -81,18 +124,16 @@ class PPO:
         batch, frames = split_frames(batch)
         rows = trained_rows(batch, self.layout, is_recurrent=self.policy.state_size > 0, frames=frames)
         mask, units = rows.fields["mask"], rows.units()
-        advantage, value = self._advantage(batch, rows, recompute=False)
-        target = advantage + value
-        self.policy.value_scale.update(target, mask)
-        stats = self._statistics(advantage, target, value, mask)
+        targets = self._targets(batch, rows, recompute=config.staleness_correction != "none")
+        self.policy.value_scale.update(targets.target, mask)
+        stats = self._statistics(targets, mask)
 
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=mask.device)
         grad_norms: list[Tensor] = []
         for epoch in range(config.epochs):
             if epoch and config.recompute_advantage:
-                advantage, value = self._advantage(batch, rows, recompute=True)
-                target = advantage + value
-            epoch_sums = self._epoch(rows, units, advantage, target, value, stats, entropy_cost, grad_norms)
+                targets = self._targets(batch, rows, recompute=True)
+            epoch_sums = self._epoch(rows, units, targets, stats, entropy_cost, grad_norms)
             sums += epoch_sums
             if config.target_kl is not None and self._is_past_target_kl(epoch_sums):
                 break
@@ -111,32 +152,33 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"].cpu())
 
-    # -- advantages ---------------------------------------------------------------------------------------------------
+    # -- targets ------------------------------------------------------------------------------------------------------
 
-    def _advantage(self, batch: Tensors, rows: TrainedRows, *, recompute: bool) -> tuple[Tensor, Tensor]:
-        """Advantages and values [T', B] of the trained rows, in the rewards' units."""
+    def _targets(self, batch: Tensors, rows: TrainedRows, *, recompute: bool) -> Targets:
+        """From the values that were stored, or from those of the current weights, which a correction needs."""
         config, start = self.config, self.layout.burn_in
-        later = {
-            name: batch[name][start:] for name in ("reward", "value", "terminated", "truncated", "valid", "log_prob")
-        }
-        rho = None
-        if recompute or config.vtrace:
+        reward, *flags = (batch[name][start:] for name in ("reward", "terminated", "truncated", "valid"))
+        gamma, lambda_ = config.discount, config.gae_lambda
+        value, acted = batch["value"][start:], batch["log_prob"][start:]
+        if recompute:
             log_prob, value = self._evaluate_rows(batch, rows)
-            if config.vtrace:
-                rho = torch.exp(log_prob - later["log_prob"])
-            if recompute:
-                later["value"] = value
-        advantage = gae(
-            later["reward"],
-            later["value"],
-            later["terminated"],
-            later["truncated"],
-            later["valid"],
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-            rho=rho,
-        )
-        return advantage[: rows.rows], later["value"][: rows.rows]
+        if config.staleness_correction == "none":
+            advantage = gae(reward, value, *flags, discount=gamma, gae_lambda=lambda_)
+            target = advantage + value
+        else:
+            rho = (log_prob - acted).clamp_(max=_MAX_LOG_RATIO).exp_()
+            c_clip = config.c_clip if config.staleness_correction == "vtrace" else None
+            advantage, target = off_policy_advantage(
+                reward,
+                value,
+                *flags,
+                discount=gamma,
+                gae_lambda=lambda_,
+                rho=rho,
+                rho_clip=config.rho_clip,
+                c_clip=c_clip,
+            )
+        return Targets(advantage[: rows.rows], target[: rows.rows], value[: rows.rows])
 
     @torch.no_grad()
     def _evaluate_rows(self, batch: Tensors, rows: TrainedRows) -> tuple[Tensor, Tensor]:
@@ -163,9 +205,9 @@ class PPO:
             values.append(torch.cat([parts[0].value, parts[1].value[-layout.bootstrap :]]))
         return torch.cat(log_probs, 1), self.policy.value_scale.denormalize(torch.cat(values, 1))
 
-    def _statistics(self, advantage: Tensor, target: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """float64 [9]: rows, and first and second moments over the masked rows of all trainer workers."""
-        a, t, v = (_masked(x, mask) for x in (advantage, target, value))
+    def _statistics(self, targets: Targets, mask: Tensor) -> Tensor:
+        """float64 [8]: rows, and first and second moments over the masked rows of all trainer workers."""
+        a, t, v = (_masked(x, mask) for x in (targets.advantage, targets.target, targets.value))
         sums = [mask.sum().double(), a.sum(), (a * a).sum(), t.sum(), (t * t).sum(), v.sum()]
         error = t - v
         return self.collective.reduce_sum(torch.stack([*sums, error.sum(), (error * error).sum()]))
@@ -176,9 +218,7 @@ class PPO:
         self,
         rows: TrainedRows,
         units: Tensor,
-        advantage: Tensor,
-        target: Tensor,
-        value: Tensor,
+        targets: Targets,
         stats: Tensor,
         entropy_cost: float,
         grad_norms: list[Tensor],
@@ -186,9 +226,9 @@ class PPO:
         """One pass over the trained rows; returns the sums named in `_SUMS` [6] of this rank."""
         config, scale = self.config, self.policy.value_scale
         extra = {
-            "advantage": advantage,
-            "target": scale.normalize(target),
-            "old_value": scale.normalize(value),
+            "advantage": targets.advantage,
+            "target": scale.normalize(targets.target),
+            "old_value": scale.normalize(targets.value),
         }
         data = replace(rows, fields={**rows.fields, **extra})
         minibatches = self._shuffle(units)
@@ -205,7 +245,7 @@ class PPO:
                 else:
                     self.collective.backward(loss, self.module)
                 sums += row_sums
-            grad_norms.append(self.optimizer.step(config.max_grad_norm))
+            grad_norms.append(self.optimizer.step())
         return sums
 
     def _shuffle(self, units: Tensor) -> list[Tensor]:
@@ -244,37 +284,14 @@ class PPO:
         config, mask = self.config, minibatch["mask"]
         evaluation = self.policy.evaluate(minibatch)
         # Rows outside the mask carry meaningless log-probabilities: cut them before exp can overflow.
-        log_ratio = (evaluation.log_prob - minibatch["log_prob"]).masked_fill(~mask, 0.0)
-        ratio = log_ratio.exp()
-        policy_loss = surrogate_loss(
-            ratio, minibatch["advantage"], clip_eps=config.clip_eps, dual_clip=config.dual_clip
-        )
-        if config.clip_value:
-            value_loss = clipped_value_error(
-                evaluation.value,
-                minibatch["old_value"],
-                minibatch["target"],
-                clip_eps=config.value_clip_eps,
-                kind=config.value_loss,
-                delta=config.huber_delta,
-            )
-        else:
-            value_loss = value_error(
-                evaluation.value, minibatch["target"], kind=config.value_loss, delta=config.huber_delta
-            )
-        row_loss = policy_loss + config.value_cost * value_loss - entropy_cost * evaluation.entropy
+        log_ratio = (evaluation.log_prob - minibatch["log_prob"]).masked_fill(~mask, 0.0).clamp(max=_MAX_LOG_RATIO)
+        losses = self.losses(evaluation, log_ratio, minibatch)
+        row_loss = losses.policy + config.value_cost * losses.value - entropy_cost * evaluation.entropy
         loss = row_loss.masked_fill(~mask, 0.0).sum() * (self.collective.world_size / count.clamp_min(1.0))
         with torch.no_grad():
-            per_row = torch.stack(
-                [
-                    policy_loss,
-                    value_loss,
-                    evaluation.entropy,
-                    ratio - 1.0 - log_ratio,
-                    ((ratio - 1.0).abs() > config.clip_eps).float(),
-                    torch.ones_like(ratio),
-                ]
-            )
+            kl = log_ratio.expm1() - log_ratio
+            ones = torch.ones_like(kl)
+            per_row = torch.stack([losses.policy, losses.value, evaluation.entropy, kl, losses.is_clipped, ones])
             sums = per_row.masked_fill_(~mask, 0.0).sum((1, 2)).double()
         return loss, sums
 
@@ -290,14 +307,17 @@ class PPO:
         sums = self.collective.reduce_sum(sums)
         means = sums[:5] / sums[5].clamp_min(1.0)
         weights_sum = torch.stack([p.detach().sum() for p in self.module.parameters()]).sum()
-        numbers = torch.cat([means, stats, grad_norms.mean().double().view(1), weights_sum.double().view(1)]).tolist()
+        outliers = self.optimizer.take_outliers()
+        ends = torch.stack([grad_norms.mean(), weights_sum, outliers.to(weights_sum)]).double()
+        numbers = torch.cat([means, stats, ends]).tolist()
         named = dict(zip(_SUMS[:5], numbers[:5], strict=True))
-        count, a, aa, t, tt, v, e, ee, grad_norm, weights = numbers[5:]
+        count, a, aa, t, tt, v, e, ee, grad_norm, weights, num_outliers = numbers[5:]
         n = max(count, 1.0)
         target_variance, error_variance = tt / n - (t / n) ** 2, ee / n - (e / n) ** 2
         return {
             **named,
             "grad_norm": grad_norm,
+            "grad_outliers": num_outliers,
             "explained_variance": 1.0 - error_variance / target_variance if target_variance > 1e-12 else 0.0,
             "advantage_mean": a / n,
             "advantage_std": max(aa / n - (a / n) ** 2, 0.0) ** 0.5,

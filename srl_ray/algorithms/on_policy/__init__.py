@@ -1,0 +1,1 @@
+"""The update that PPO, APPO and IMPALA share."""
