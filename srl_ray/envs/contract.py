@@ -27,6 +27,7 @@ from srl_ray.envs.block import BlockStep, EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.factory import as_block, build_raw, env_name, is_block
 from srl_ray.envs.gymnasium_block import describe_error, describe_nonfinite, explain_step, prepare_env, split_reset
+from srl_ray.envs.pettingzoo_block import is_pettingzoo
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
@@ -93,8 +94,8 @@ def _check(config: EnvConfig, name: str, steps: int, seed: int, progress: _Progr
     if config.factory is None and config.vectorization in ("native", "envpool"):
         num_envs = min(2, num_envs)  # an Atari emulator takes 90 ms to load its game, and as long for a reset
     made, build = build_raw(config, num_envs)
-    if is_block(made) or isinstance(made, VectorEnv) or not hasattr(made, "observation_space"):
-        block = as_block(made, build, config, num_envs)
+    if is_block(made) or isinstance(made, VectorEnv) or is_pettingzoo(made) or not hasattr(made, "observation_space"):
+        block = as_block(made, build, config, num_envs, inspect=check_inside)
         try:
             check_block(block, steps=steps, seed=seed, enter=progress.enter)
         finally:

@@ -24,6 +24,7 @@ from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.gymnasium_block import GymBlock
 from srl_ray.envs.jax_block import PREFIX, JaxBlock, is_functional, load_jax, make_gymnax
 from srl_ray.envs.minigrid import OneHotCells
+from srl_ray.envs.pettingzoo_block import Inspect, PettingZooBlock, is_pettingzoo
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +55,16 @@ def build_raw(config: EnvConfig, num_envs: int) -> tuple[Any, Callable[[], Any]]
 
 
 def as_block(
-    made: Any, build: Callable[[], Any], config: EnvConfig, num_envs: int, *, stagger_steps: int = 0
+    made: Any,
+    build: Callable[[], Any],
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    stagger_steps: int = 0,
+    inspect: Inspect | None = None,
 ) -> EnvBlock:
-    """Wrap what was built; `build` makes further environments and replacements."""
+    """Wrap what was built; `build` makes further environments and replacements, `inspect` looks at observations that
+    come in dictionaries by agent."""
     from srl_ray.envs.vector_block import VectorBlock
 
     name = env_name(config)
@@ -79,12 +87,21 @@ def as_block(
         block = made
     elif isinstance(made, VectorEnv):
         block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **options)
+    elif is_pettingzoo(made):
+        for key in ("clip_rewards", "episodic_life", "frame_stack", "frame_stack_pad"):
+            given = options.pop(key)
+            if given is True:
+                made.close()
+                raise ConfigError(
+                    f"env.{key}=true is for gymnasium environments; {name!r} is one of PettingZoo's kind."
+                )
+        block = PettingZooBlock(build, num_envs, env_id=name, first_env=made, inspect=inspect, **options)
     elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
         block = GymBlock(build, num_envs, env_id=name, first_env=made, **options)
     else:
         raise ConfigError(
-            f"env.factory={name!r} returned {type(made).__name__}; expected a gymnasium environment, a gymnasium "
-            "vector environment or an EnvBlock (spec, reset, step, close)."
+            f"env.factory={name!r} returned {type(made).__name__}; expected an environment of gymnasium or PettingZoo, "
+            "a gymnasium vector environment or an EnvBlock (spec, reset, step, close)."
         )
     if stagger_steps:
         if not hasattr(block, "stagger_steps"):

@@ -14,6 +14,7 @@ import numpy as np
 from srl_ray.core.errors import EnvironmentFault
 from srl_ray.core.types import ACTION_MASK, AgentGroup, Arrays, BlockSpec, DiscreteActions, EpisodeRecord
 from srl_ray.envs.block import BlockStep
+from srl_ray.envs.faults import Faults
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, MaskFromInfo, ObservationAdapter, find_stacking
 
 logger = logging.getLogger(__name__)
@@ -84,9 +85,7 @@ class GymBlock:
         self._lives: list[int] | None = [0] * num_envs if episodic_life else None
         self.stagger_steps = 0  # see EnvBlock
         self._cut_at: dict[int, int] = {}  # environments in their first episode → the length at which it is truncated
-        self._max_faults = max_faults
-        self.num_faults = 0
-        """Faults of all environments since the block was built."""
+        self._faults = Faults(env_id, num_envs, max_faults)
 
         self._envs: list[Env] = []
         try:
@@ -123,8 +122,12 @@ class GymBlock:
         self._is_started = False
         self._returns = [0.0] * num_envs
         self._lengths = [0] * num_envs
-        self._faults_in_a_row = [0] * num_envs
         self._rebuilds = [0] * num_envs
+
+    @property
+    def num_faults(self) -> int:
+        """Faults of all environments since the block was built."""
+        return self._faults.total
 
     # ------------------------------------------------------------------------------------------------ the contract
 
@@ -264,7 +267,7 @@ class GymBlock:
                 continue
             keep_final(e)
             episodes.append(self._record(e, info))
-            self._faults_in_a_row[e] = 0
+            self._faults.finished(e)
             self._begin_episode(e, None, episodes)
         for e, text in bad.items():
             self._cut(e)
@@ -351,21 +354,7 @@ class GymBlock:
                 return env_seed(self._seed, e, self._rebuilds[e])
 
     def _count_fault(self, e: int, what: str, episodes: list[EpisodeRecord], trace: str = "") -> None:
-        self.num_faults += 1
-        self._faults_in_a_row[e] += 1
-        if self._faults_in_a_row[e] > self._max_faults:
-            raise EnvironmentFault(
-                self._env_id,
-                f"failed {self._faults_in_a_row[e]} times without finishing an episode between "
-                f"(env.max_faults={self._max_faults}); the last time: {what}",
-                env_index=e,
-                traceback=trace,
-            )
-        if self.num_faults <= 3 or self.num_faults % 100 == 0:
-            logger.warning(
-                "environment %r (index %d): %s; its episode is discarded (fault %d of this block)\n%s",
-                self._env_id, e, what, self.num_faults, trace,
-            )  # fmt: skip
+        self._faults.add(e, what, trace)
         episodes.append(self._record(e, {}, discarded=True))
         self._returns[e] = 0.0
         self._lengths[e] = 0

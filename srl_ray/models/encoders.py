@@ -21,7 +21,8 @@ NATURE_MIN_PIXELS = 36
 
 
 def split_fields(obs: Mapping[str, FieldSpec]) -> tuple[dict[str, FieldSpec], dict[str, FieldSpec]]:
-    """Sort the observation fields into vectors (numbers and booleans of up to two axes) and images (uint8, 3 axes).
+    """Sort the observation fields into images (uint8, 3 axes) and vectors: other numbers and booleans, flattened, but
+    no pictures in other dtypes.
 
     Raises:
         ConfigError: a field is neither, or there is none; names it.
@@ -33,17 +34,22 @@ def split_fields(obs: Mapping[str, FieldSpec]) -> tuple[dict[str, FieldSpec], di
             continue
         if spec.dtype == np.uint8 and len(spec.shape) == 3:
             images[name] = spec
-        elif spec.dtype.kind in "fiub" and len(spec.shape) <= 2 and spec.size > 0:
+        elif spec.dtype.kind in "fiub" and spec.size > 0 and (len(spec.shape) <= 2 or not _is_picture(spec)):
             vectors[name] = spec
         else:
             raise ConfigError(
                 f"observation field {name!r} has shape {spec.shape} and dtype {spec.dtype}, for which there is no "
-                "encoder: expected numbers or booleans with up to two axes, or uint8 images [H, W, C] or [C, H, W]. "
+                "encoder: expected numbers or booleans, with pictures as uint8 images [H, W, C] or [C, H, W]. "
                 "Change the environment's observation, or name a policy of your own with policy.target=module:callable."
             )
     if not vectors and not images:
         raise ConfigError(f"the observation fields {sorted(obs)} hold nothing to decide on.")
     return vectors, images
+
+
+def _is_picture(spec: FieldSpec) -> bool:
+    """Bytes of more than two axes, or other numbers where two axes are as long as those of a picture."""
+    return spec.dtype == np.uint8 or sorted(spec.shape)[-2] >= NATURE_MIN_PIXELS
 
 
 class VectorFields:

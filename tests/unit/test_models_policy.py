@@ -10,7 +10,7 @@ import pytest
 import torch
 from lanes import Bandit, Collector, Recall
 
-from srl_ray.algorithms.ppo.minibatches import trained_rows
+from srl_ray.algorithms.on_policy.minibatches import trained_rows
 from srl_ray.core.errors import ConfigError
 from srl_ray.core.types import ActionSpec, ChunkLayout, ContinuousActions, DiscreteActions, FieldSpec
 from srl_ray.models.config import ActorCriticConfig, CustomPolicyConfig, HideAndSeekPolicyConfig, PolicyConfig
@@ -109,7 +109,7 @@ def test_channel_order_of_an_image_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [FieldSpec((2, 3, 4), FLOAT), FieldSpec((5,), np.dtype("U8")), FieldSpec((2, 2, 2, 2), BYTE)]
+    "spec", [FieldSpec((64, 64, 3), FLOAT), FieldSpec((5,), np.dtype("U8")), FieldSpec((2, 2, 2, 2), BYTE)]
 )
 def test_a_field_without_an_encoder_is_named(spec: FieldSpec) -> None:
     with pytest.raises(ConfigError, match=r"observation field 'strange' has shape .* expected numbers"):
@@ -368,3 +368,11 @@ def test_the_state_dict_holds_everything(name: str) -> None:
     fields = random_obs(obs, 4, seed=3)
     torch.testing.assert_close(act(other, fields).value, act(trained, fields).value, atol=0, rtol=0)
     assert torch.equal(act(other, fields).action, act(trained, fields).action)
+
+
+def test_a_board_is_a_vector_whatever_its_axes() -> None:
+    """Numbers that are no picture are flattened: a float board [3, 3, 2] decides as its 18 numbers do."""
+    board = random_obs({"board": FieldSpec((3, 3, 2), FLOAT)}, 4)["board"]
+    a = act(make_policy(ActorCriticConfig(), {"board": FieldSpec((3, 3, 2), FLOAT)}, TWO, 0), {"board": board})
+    b = act(make_policy(ActorCriticConfig(), {"board": FieldSpec((18,), FLOAT)}, TWO, 0), {"board": board.flatten(1)})
+    torch.testing.assert_close(a.value, b.value)
