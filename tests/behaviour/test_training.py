@@ -517,3 +517,24 @@ def test_an_actor_worker_learns_from_a_simulation_in_jax(tmp_path: Path) -> None
     returns = [r["return/agents"] for r in lines(tmp_path / "metrics.jsonl") if "return/agents" in r]
     assert result.env_steps >= 70_000
     assert returns[-1] > 80  # a random policy has 22
+
+
+def test_agents_that_take_turns_learn_from_their_own_rows_only(tmp_path: Path) -> None:
+    """The environment raises unless exactly the agents that it asked have acted."""
+    result = train(
+        tmp_path / "run",
+        {
+            "env.factory": "tests.behaviour.turns_env:Turns",
+            "env.on_error": "stop",
+            "actors.sample_steps": 16,
+            "trainers.batch_chunks": 16,
+            "algorithm.learning_rate": 1e-2,
+            "stop.env_steps": 12_000,
+        },
+    )
+    assert result.exit_status == 0
+    last = lines(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert last["agent_steps"] == pytest.approx(0.9 * last["env_steps"], rel=0.02), "every tenth step nobody acts"
+    episodes = lines(tmp_path / "run" / "episodes.jsonl")
+    late = [sum(episode["returns"].values()) / 36 for episode in episodes[-20:]]
+    assert np.mean(late) > 0.9, "of 40 steps 36 ask somebody"

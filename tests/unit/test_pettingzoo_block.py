@@ -353,7 +353,9 @@ def test_teams_are_named_after_their_agents() -> None:
 
 
 def test_a_board_game_is_played_in_turns_with_legal_moves() -> None:
-    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3", reason="pettingzoo[classic] is not installed")
+    tictactoe = pytest.importorskip(
+        "pettingzoo.classic.tictactoe_v3", reason="pettingzoo or pygame-ce is not installed"
+    )
     block = make_block(EnvConfig(factory=tictactoe.env, envs_per_block=4))
     assert block.spec.group.obs[ACTION_MASK].shape == (9,)
     rng = np.random.default_rng(0)
