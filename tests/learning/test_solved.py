@@ -46,7 +46,6 @@ def test_a_cue_is_remembered_across_chunks_and_segments(tmp_path: Path) -> None:
     assert numbers["return"]["mean"] > 0.95
 
 
-@pytest.mark.parametrize("experiment", ["cartpole_impala", "cartpole_appo"])
-def test_the_pole_is_balanced_from_experience_that_is_some_updates_old(tmp_path: Path, experiment: str) -> None:
-    numbers = train_and_evaluate(tmp_path, f"experiment={experiment}", "run.seed=1")
+def test_the_pole_is_balanced_from_experience_that_is_some_updates_old(tmp_path: Path) -> None:
+    numbers = train_and_evaluate(tmp_path, "experiment=cartpole_appo", "run.seed=1")
     assert numbers["return"]["mean"] >= 450
