@@ -26,7 +26,8 @@ from srl_ray.core.types import (
 from srl_ray.envs.block import BlockStep, EnvBlock
 from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.factory import as_block, build_raw, env_name, is_block
-from srl_ray.envs.gymnasium_block import describe_error, describe_nonfinite, explain_step, prepare_env, split_reset
+from srl_ray.envs.faults import describe_error
+from srl_ray.envs.gymnasium_block import describe_nonfinite, explain_step, prepare_env, split_reset
 from srl_ray.envs.pettingzoo_block import is_pettingzoo
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter, find_stacking
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,10 +12,8 @@ import numpy as np
 from srl_ray.core.errors import EnvironmentFault
 from srl_ray.core.types import ACTION_MASK, AgentGroup, Arrays, BlockSpec, DiscreteActions, EpisodeRecord
 from srl_ray.envs.block import BlockStep
-from srl_ray.envs.faults import Faults
+from srl_ray.envs.faults import Faults, TooSlow, build_env, check_time, close_env
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, MaskFromInfo, ObservationAdapter, find_stacking
-
-logger = logging.getLogger(__name__)
 
 AGENT_ID = "agent"
 """Id of the only agent of a gymnasium environment."""
@@ -79,13 +75,11 @@ class GymBlock:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
-        self._on_error = on_error
-        self._on_nonfinite = on_nonfinite
         self._clip_rewards = clip_rewards
         self._lives: list[int] | None = [0] * num_envs if episodic_life else None
         self.stagger_steps = 0  # see EnvBlock
         self._cut_at: dict[int, int] = {}  # environments in their first episode → the length at which it is truncated
-        self._faults = Faults(env_id, num_envs, max_faults)
+        self._faults = Faults(env_id, num_envs, on_error=on_error, on_nonfinite=on_nonfinite, max_faults=max_faults)
 
         self._envs: list[Env] = []
         try:
@@ -223,7 +217,7 @@ class GymBlock:
         self._step_calls = []
         self._is_started = False
         for env in envs:
-            self._close_env(env)
+            close_env(env, self._env_id)
 
     # ------------------------------------------------------------------------------------------------ episode ends
 
@@ -311,9 +305,7 @@ class GymBlock:
                 text = f"reset(seed=...): expected the keyword argument `seed`, found {error}"
                 raise self._breach(e, ContractBreach(text)) from error
             raise
-        duration_s = time.perf_counter() - before
-        if duration_s > self._step_timeout_s:
-            raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
+        check_time("reset", time.perf_counter() - before, self._step_timeout_s)
         try:
             obs, info = split_reset(result)
             self._write(e, obs)
@@ -328,23 +320,16 @@ class GymBlock:
                 raise _NonFinite(describe_nonfinite(name, row))
 
     def _count_nonfinite(self, e: int, text: str, episodes: list[EpisodeRecord]) -> None:
-        text = f"{text} at step {self._lengths[e]} of the episode"
-        if self._on_nonfinite == "stop":
-            raise EnvironmentFault(
-                self._env_id, f"{text}. env.on_nonfinite=drop discards such episodes instead.", env_index=e
-            )
-        self._count_fault(e, text, episodes)
+        self._faults.add_nonfinite(e, text, self._lengths[e])
+        self._discard(e, episodes)
 
     def _rebuild(self, e: int, error: BaseException, episodes: list[EpisodeRecord]) -> int:
         """Count the fault and replace environment e; returns the seed for its first reset."""
         while True:
-            what = describe_error(error)
-            trace = "".join(traceback.format_exception(error))
-            if self._on_error == "stop":
-                raise EnvironmentFault(self._env_id, what, env_index=e, traceback=trace) from error
-            self._count_fault(e, what, episodes, trace)
+            self._faults.add_error([e], error)
+            self._discard(e, episodes)
             self._rebuilds[e] += 1
-            self._close_env(self._envs[e])
+            close_env(self._envs[e], self._env_id)
             try:
                 self._envs[e] = self._build(e)
             except EnvironmentFault as fault:
@@ -353,8 +338,7 @@ class GymBlock:
                 self._step_calls[e] = self._envs[e].step
                 return env_seed(self._seed, e, self._rebuilds[e])
 
-    def _count_fault(self, e: int, what: str, episodes: list[EpisodeRecord], trace: str = "") -> None:
-        self._faults.add(e, what, trace)
+    def _discard(self, e: int, episodes: list[EpisodeRecord]) -> None:
         episodes.append(self._record(e, {}, discarded=True))
         self._returns[e] = 0.0
         self._lengths[e] = 0
@@ -396,30 +380,10 @@ class GymBlock:
         return bad
 
     def _build(self, e: int) -> Env:
-        try:
-            return prepare_env(self._make_env())
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                self._env_id,
-                f"building it failed: {describe_error(error)}",
-                env_index=e,
-                traceback="".join(traceback.format_exception(error)),
-            ) from error
+        return build_env(lambda: prepare_env(self._make_env()), self._env_id, e)
 
     def _breach(self, e: int, error: BaseException) -> EnvironmentFault:
         return EnvironmentFault(self._env_id, str(error), env_index=e)
-
-    def _close_env(self, env: Env) -> None:
-        try:
-            env.close()
-        except Exception:
-            logger.warning("environment %r: close() raised", self._env_id, exc_info=True)
-
-
-class TooSlow(Exception):
-    """A step or reset took longer than allowed."""
 
 
 class _NonFinite(Exception):
@@ -555,7 +519,3 @@ def explain_step(result: Any, error: BaseException | None) -> ContractBreach:
             f"step: expected the five values (observation, reward, terminated, truncated, info), found {found}{hint}"
         )
     return ContractBreach(f"reward: expected a number, found {result[1]!r} ({error})")
-
-
-def describe_error(error: BaseException) -> str:
-    return str(error) if isinstance(error, TooSlow) else f"{type(error).__name__}: {error}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,11 +12,9 @@ import numpy as np
 from srl_ray.core.errors import ConfigError, EnvironmentFault
 from srl_ray.core.types import AgentGroup, BlockSpec, EpisodeRecord
 from srl_ray.envs.block import BlockStep
-from srl_ray.envs.faults import Faults
+from srl_ray.envs.faults import Faults, build_env, check_time, close_env
 from srl_ray.envs.gymnasium_block import (
     MAX_FLOAT32,
-    TooSlow,
-    describe_error,
     describe_nonfinite,
     env_seed,
     episode_summary,
@@ -26,8 +22,6 @@ from srl_ray.envs.gymnasium_block import (
 )
 from srl_ray.envs.spaces import ActionAdapter, ContractBreach, ObservationAdapter
 from srl_ray.envs.turns import TurnsAsSteps
-
-logger = logging.getLogger(__name__)
 
 Inspect = Callable[[Any, Any, str], None]
 """(observation, space, field) → raises ContractBreach."""
@@ -79,15 +73,12 @@ class PettingZooBlock:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
-        self._on_error = on_error
-        self._on_nonfinite = on_nonfinite
         self._inspect = inspect
-        self._faults = Faults(env_id, num_envs, max_faults)
+        self._faults = Faults(env_id, num_envs, on_error=on_error, on_nonfinite=on_nonfinite, max_faults=max_faults)
         self._envs: list[Any] = []
         try:
             for e in range(num_envs):
-                made = first_env if e == 0 and first_env is not None else self._build(e)
-                self._envs.append(made if e else as_steps(made))
+                self._envs.append(as_steps(first_env) if e == 0 and first_env is not None else self._build(e))
             self._agents = possible_agents(self._envs[0], env_id)
             self._observation_space, action_space = common_spaces(self._envs[0], self._agents, env_id)
         except BaseException:
@@ -155,7 +146,7 @@ class PettingZooBlock:
         envs, self._envs = self._envs, []
         self._is_started = False
         for env in envs:
-            self._close_env(env)
+            close_env(env, self._env_id)
 
     # -------------------------------------------------------------------------------------------- one environment
 
@@ -164,7 +155,7 @@ class PettingZooBlock:
         before = time.perf_counter()
         try:
             result = env.step(actions)
-            self._check_time("step", time.perf_counter() - before)
+            check_time("step", time.perf_counter() - before, self._step_timeout_s)
         except ContractBreach as error:
             raise self._breach(e, error) from error
         except Exception as error:
@@ -178,7 +169,7 @@ class PettingZooBlock:
             raise self._breach(e, error) from error
         if bad is not None:
             self._discard(e)
-            self._count_nonfinite(e, bad)
+            self._faults.add_nonfinite(e, bad, self._lengths[e])
             self._begin_episode(e, None)
         elif not env.agents:
             self._finish(e, result[4])
@@ -255,7 +246,7 @@ class PettingZooBlock:
             before = time.perf_counter()
             try:
                 observations, _ = split_reset(self._envs[e].reset(seed=seed))
-                self._check_time("reset", time.perf_counter() - before)
+                check_time("reset", time.perf_counter() - before, self._step_timeout_s)
                 if not isinstance(observations, Mapping):
                     raise ContractBreach(
                         f"reset: expected a dict of observations by agent, found {type(observations).__name__}"
@@ -282,7 +273,7 @@ class PettingZooBlock:
             if bad is None:
                 return
             self._present[e] = False
-            self._count_nonfinite(e, bad)
+            self._faults.add_nonfinite(e, bad, self._lengths[e])
             seed = None
 
     # ------------------------------------------------------------------------------------------- ends of episodes
@@ -297,12 +288,7 @@ class PettingZooBlock:
 
     def _discard(self, e: int) -> None:
         """Every running lane of environment e is cut, without a last observation."""
-        first = e * len(self._agents)
-        own = range(first, first + len(self._agents))
-        kept = [i for i, lane in enumerate(self._final_lanes) if lane not in own]
-        for rows in self._final.values():
-            rows[: len(kept)] = rows[kept]
-        self._final_lanes = [self._final_lanes[i] for i in kept]
+        self._final_lanes = [lane for lane in self._final_lanes if lane < e * len(self._agents)]  # its own came last
         cut = self._running[e] | self._terminated[e] | self._truncated[e]
         self._terminated[e], self._truncated[e], self._reward[e] = False, cut, 0.0
         self._present[e] = self._on_reset[e] = self._running[e] = False
@@ -321,23 +307,12 @@ class PettingZooBlock:
             )
         )
 
-    def _count_nonfinite(self, e: int, text: str) -> None:
-        text = f"{text} at step {self._lengths[e]} of the episode"
-        if self._on_nonfinite == "stop":
-            raise EnvironmentFault(
-                self._env_id, f"{text}. env.on_nonfinite=drop discards such episodes instead.", env_index=e
-            )
-        self._faults.add(e, text)
-
     def _rebuild(self, e: int, error: BaseException) -> int:
         """Count the fault and replace environment e; returns the seed for its first reset."""
         while True:
-            what, trace = describe_error(error), "".join(traceback.format_exception(error))
-            if self._on_error == "stop":
-                raise EnvironmentFault(self._env_id, what, env_index=e, traceback=trace) from error
-            self._faults.add(e, what, trace)
+            self._faults.add_error([e], error)
             self._rebuilds[e] += 1
-            self._close_env(self._envs[e])
+            close_env(self._envs[e], self._env_id)
             try:
                 self._envs[e] = self._build(e)
             except EnvironmentFault as fault:
@@ -374,31 +349,11 @@ class PettingZooBlock:
                 "may appear"
             ) from None
 
-    def _check_time(self, what: str, duration_s: float) -> None:
-        if duration_s > self._step_timeout_s:
-            raise TooSlow(f"{what} took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
-
     def _build(self, e: int) -> Any:
-        try:
-            return as_steps(self._make_env())
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                self._env_id,
-                f"building it failed: {describe_error(error)}",
-                env_index=e,
-                traceback="".join(traceback.format_exception(error)),
-            ) from error
+        return build_env(lambda: as_steps(self._make_env()), self._env_id, e)
 
     def _breach(self, e: int, error: BaseException) -> EnvironmentFault:
         return EnvironmentFault(self._env_id, str(error), env_index=e)
-
-    def _close_env(self, env: Any) -> None:
-        try:
-            env.close()
-        except Exception:
-            logger.warning("environment %r: close() raised", self._env_id, exc_info=True)
 
 
 def as_steps(env: Any) -> Any:

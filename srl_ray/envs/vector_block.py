@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,12 +21,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from srl_ray.core.errors import ConfigError, EnvironmentFault
 from srl_ray.core.types import AgentGroup, BlockSpec, EpisodeRecord
 from srl_ray.envs.block import BlockStep
+from srl_ray.envs.faults import Faults, build_env, check_time, close_env
 from srl_ray.envs.gymnasium_block import (
     AGENT_ID,
     MAX_FLOAT32,
     MaskCheck,
-    TooSlow,
-    describe_error,
     describe_nonfinite,
     env_seed,
     frame_skip_of,
@@ -88,17 +86,13 @@ class VectorBlock:
         self._make_env = make_env
         self._env_id = env_id
         self._step_timeout_s = step_timeout_s
-        self._on_error = on_error
-        self._on_nonfinite = on_nonfinite
-        self._max_faults = max_faults
         self._clip_rewards = clip_rewards
         self._has_lives = episodic_life
-        self.num_faults = 0
-        """Faults since the block was built; one that hits the whole vector environment counts once."""
 
-        self._env = self._build() if first_env is None else first_env
+        self._env = build_env(make_env, env_id) if first_env is None else first_env
         self._mode = _autoreset_mode(self._env, autoreset, env_id)
         count = self._env.num_envs
+        self._faults = Faults(env_id, count, on_error=on_error, on_nonfinite=on_nonfinite, max_faults=max_faults)
         self._actions = ActionAdapter(self._env.single_action_space, env_id)
         # The stack that follows a lost life goes on, so it cannot be put together again from its frames.
         stacking = find_stacking(self._env, "none" if episodic_life else frame_stack, frame_stack_pad)
@@ -124,8 +118,12 @@ class VectorBlock:
         self._skipped = np.zeros(count, np.bool_)  # episode dropped, its environment still in it
         self._returns = np.zeros(count, np.float64)
         self._lengths = np.zeros(count, np.int64)
-        self._faults_in_a_row = np.zeros(count, np.int64)
         self._lives = np.zeros(count, np.int64)
+
+    @property
+    def num_faults(self) -> int:
+        """Faults since the block was built; one that hits the whole vector environment counts once."""
+        return self._faults.total
 
     # ------------------------------------------------------------------------------------------------ the contract
 
@@ -157,9 +155,7 @@ class VectorBlock:
         before = time.perf_counter()
         try:
             result = self._env.step(self._actions.decode_all(flat))
-            duration_s = time.perf_counter() - before
-            if duration_s > self._step_timeout_s:
-                raise TooSlow(f"step took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
+            check_time("step", time.perf_counter() - before, self._step_timeout_s)
         except Exception as error:
             return self._restart_all(error)
         try:
@@ -170,7 +166,7 @@ class VectorBlock:
     def close(self) -> None:
         """Close the vector environment; an error while closing is logged."""
         self._is_started = False
-        self._close_env()
+        close_env(self._env, self._env_id)
 
     # ------------------------------------------------------------------------------------------------------ a step
 
@@ -256,7 +252,7 @@ class VectorBlock:
             final_lanes = [final_lanes[index] for index in keep]
 
         episodes = [self._record(e, self._summary(infos, e)) for e in np.flatnonzero(finished).tolist()]
-        self._faults_in_a_row[finished] = 0
+        self._faults.finished(finished)
         self._drop(bad, episodes, was_running=True)
         lost_life &= good
         new_terminated = (terminated & finished) | lost_life
@@ -300,9 +296,7 @@ class VectorBlock:
         before = time.perf_counter()
         try:
             result = self._env.reset(options={"reset_mask": chosen.copy()})
-            duration_s = time.perf_counter() - before
-            if duration_s > self._step_timeout_s:
-                raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
+            check_time("reset", time.perf_counter() - before, self._step_timeout_s)
         except Exception as error:
             self._present &= ~chosen
             self._rebuild(error, episodes)
@@ -401,12 +395,7 @@ class VectorBlock:
     def _drop(self, bad: Mapping[int, str], episodes: list[EpisodeRecord], *, was_running: bool) -> None:
         """Discard episodes with NaN or infinity; an environment whose first observation is bad is skipped."""
         for e, text in bad.items():
-            text = f"{text} at step {self._lengths[e]} of the episode"
-            if self._on_nonfinite == "stop":
-                raise EnvironmentFault(
-                    self._env_id, f"{text}. env.on_nonfinite=drop discards such episodes instead.", env_index=e
-                )
-            self._count_fault([e], text, "")
+            self._faults.add_nonfinite(e, text, int(self._lengths[e]))
             episodes.append(self._record(e, {}, discarded=True))
             if not was_running:
                 self._skipped[e] = True
@@ -423,17 +412,13 @@ class VectorBlock:
         """Count the fault, discard the episodes of all present lanes, and replace the vector environment."""
         everyone = list(range(self.spec.num_envs))
         while True:
-            what = describe_error(error)
-            trace = "".join(traceback.format_exception(error))
-            if self._on_error == "stop":
-                raise EnvironmentFault(self._env_id, what, traceback=trace) from error
-            self._count_fault(everyone, what, trace)
+            self._faults.add_error(everyone, error)
             episodes += [self._record(e, {}, discarded=True) for e in np.flatnonzero(self._present).tolist()]
             self._present[:] = False
-            self._close_env()
+            close_env(self._env, self._env_id)
             self._rebuilds += 1
             try:
-                self._env = self._build()
+                self._env = build_env(self._make_env, self._env_id)
                 self._start(env_seed(self._seed, 0, self._rebuilds))
             except EnvironmentFault as fault:
                 if fault.__cause__ is None or isinstance(fault.__cause__, ContractBreach):
@@ -444,23 +429,6 @@ class VectorBlock:
             else:
                 return
 
-    def _count_fault(self, envs: list[int], what: str, trace: str) -> None:
-        self.num_faults += 1
-        self._faults_in_a_row[envs] += 1
-        worst = int(self._faults_in_a_row[envs].max())
-        if worst > self._max_faults:
-            raise EnvironmentFault(
-                self._env_id,
-                f"failed {worst} times without finishing an episode between (env.max_faults={self._max_faults}); "
-                f"the last time: {what}",
-                env_index=envs[0] if len(envs) == 1 else None,
-                traceback=trace,
-            )
-        if self.num_faults <= 3 or self.num_faults % 100 == 0:
-            logger.warning(
-                "environment %r: %s (fault %d of this block)\n%s", self._env_id, what, self.num_faults, trace
-            )
-
     # ----------------------------------------------------------------------------------------------------- helpers
 
     def _start(self, seed: int) -> None:
@@ -469,9 +437,7 @@ class VectorBlock:
         seeds: Any = [env_seed(seed, e) for e in range(count)] if is_listed else env_seed(seed, 0)
         before = time.perf_counter()
         result = self._env.reset(seed=seeds)
-        duration_s = time.perf_counter() - before
-        if duration_s > self._step_timeout_s:
-            raise TooSlow(f"reset took {duration_s:.1f} s (env.step_timeout_s={self._step_timeout_s:g})")
+        check_time("reset", time.perf_counter() - before, self._step_timeout_s)
         try:
             obs, infos = split_reset(result)
             self._take_obs(obs)
@@ -506,24 +472,6 @@ class VectorBlock:
         if isinstance(own, Mapping):  # "_key" beside "key" says which environments have it
             summary = _numbers_of(own, [key for key in own if not (key[0] == "_" and key[1:] in own)], e)
         return {**summary, **_numbers_of(last, ["is_success", "success"], e)}
-
-    def _build(self) -> VectorEnv[Any, Any, Any]:
-        try:
-            return self._make_env()
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                self._env_id,
-                f"building it failed: {describe_error(error)}",
-                traceback="".join(traceback.format_exception(error)),
-            ) from error
-
-    def _close_env(self) -> None:
-        try:
-            self._env.close()
-        except Exception:
-            logger.warning("environment %r: close() raised", self._env_id, exc_info=True)
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any], autoreset: str, env_id: str) -> AutoresetMode:

@@ -147,7 +147,7 @@ class Late(Parallel):
 
 
 def block_of(make: Any, num_envs: int = 1, **options: Any) -> PettingZooBlock:
-    return PettingZooBlock(make, num_envs, env_id="probe", **options)
+    return PettingZooBlock(make, num_envs, env_id="probe", **{"on_error": "stop"} | options)
 
 
 def play(block: PettingZooBlock, steps: int, action: int = 1) -> list[Any]:
@@ -272,7 +272,7 @@ class Broken(Teams):
 @pytest.mark.parametrize("how", ["raise", "nan", "inf"])
 def test_a_fault_costs_its_environment_an_episode_and_its_sibling_nothing(how: str) -> None:
     Broken.failures = 0
-    block = block_of(lambda: Broken(how), num_envs=2, on_nonfinite="drop")
+    block = block_of(lambda: Broken(how), num_envs=2, on_error="restart", on_nonfinite="drop")
     answers = play(block, 14)
     cut = answers[4]
     assert cut.truncated[0].tolist() == [True, True, False, False]
