@@ -17,7 +17,7 @@ from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from srl_ray.core.errors import ConfigError
-from srl_ray.envs.envpool_block import math_threads
+from srl_ray.core.threads import told_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def make_native(env_id: str, num_envs: int, options: AtariOptions, autoreset: st
         max_num_frames_per_episode=options.max_frames,
         reward_clipping=False,
         episodic_life=False,
-        num_threads=options.num_threads or math_threads(),
+        num_threads=options.num_threads or told_threads() or 1,
     )
     env.frame_skip = options.frame_skip
     return env  # type: ignore[no-any-return]

@@ -96,7 +96,7 @@ def _check(config: EnvConfig, name: str, steps: int, seed: int, progress: _Progr
         num_envs = min(2, num_envs)  # an Atari emulator takes 90 ms to load its game, and as long for a reset
     made, build = build_raw(config, num_envs)
     if is_block(made) or isinstance(made, VectorEnv) or is_pettingzoo(made) or not hasattr(made, "observation_space"):
-        block = as_block(made, build, config, num_envs, inspect=check_inside)
+        block = as_block(made, build, config, num_envs, look=check_inside)
         try:
             check_block(block, steps=steps, seed=seed, enter=progress.enter)
         finally:

@@ -61,10 +61,10 @@ def as_block(
     num_envs: int,
     *,
     stagger_steps: int = 0,
-    inspect: Inspect | None = None,
+    look: Inspect | None = None,
 ) -> EnvBlock:
-    """Wrap what was built; `build` makes further environments and replacements, `inspect` looks at observations that
-    come in dictionaries by agent."""
+    """Wrap what was built; `build` makes further environments and replacements, `look` sees every observation of those
+    that are not looked at before they are wrapped."""
     from srl_ray.envs.vector_block import VectorBlock
 
     name = env_name(config)
@@ -73,31 +73,27 @@ def as_block(
         "on_error": config.on_error,
         "on_nonfinite": config.on_nonfinite,
         "max_faults": config.max_faults,
+    }
+    of_gymnasium: dict[str, Any] = {
         "frame_stack": config.frame_stack,
         "frame_stack_pad": config.frame_stack_pad,
         "clip_rewards": config.clip_rewards,
         "episodic_life": config.episodic_life,
     }
     block: EnvBlock
-    if is_block(made):
+    if is_block(made) or is_pettingzoo(made):
         for key in ("clip_rewards", "episodic_life"):
-            if options[key]:
+            if of_gymnasium[key]:
                 made.close()
-                raise ConfigError(f"env.{key}=true is for gymnasium environments; {name!r} is a block of its own kind.")
+                raise ConfigError(f"env.{key}=true is for gymnasium environments; {name!r} is of another kind.")
+    if is_block(made):
         block = made
     elif isinstance(made, VectorEnv):
-        block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **options)
+        block = VectorBlock(build, env_id=name, autoreset=config.autoreset, first_env=made, **options, **of_gymnasium)
     elif is_pettingzoo(made):
-        for key in ("clip_rewards", "episodic_life", "frame_stack", "frame_stack_pad"):
-            given = options.pop(key)
-            if given is True:
-                made.close()
-                raise ConfigError(
-                    f"env.{key}=true is for gymnasium environments; {name!r} is one of PettingZoo's kind."
-                )
-        block = PettingZooBlock(build, num_envs, env_id=name, first_env=made, inspect=inspect, **options)
+        block = PettingZooBlock(build, num_envs, env_id=name, first_env=made, inspect=look, **options)
     elif hasattr(made, "observation_space") and hasattr(made, "action_space"):
-        block = GymBlock(build, num_envs, env_id=name, first_env=made, **options)
+        block = GymBlock(build, num_envs, env_id=name, first_env=made, **options, **of_gymnasium)
     else:
         raise ConfigError(
             f"env.factory={name!r} returned {type(made).__name__}; expected an environment of gymnasium or PettingZoo, "
@@ -216,7 +212,7 @@ def _mujoco_runners(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Any:
 
 
 def _envpool_maker(config: EnvConfig, num_envs: int) -> Callable[[], Any]:
-    from srl_ray.envs.envpool_block import EnvPoolVectorEnv
+    from srl_ray.envs.envpool_vector import EnvPoolVectorEnv
 
     return lambda: EnvPoolVectorEnv(config.id, num_envs, **config.kwargs)
 

@@ -33,6 +33,7 @@ import numpy as np
 from gymnasium import spaces
 
 from srl_ray.core.errors import ConfigError, EnvironmentFault
+from srl_ray.core.threads import told_threads
 from srl_ray.core.types import ACTION_MASK, AgentGroup, Arrays, BlockSpec, EpisodeRecord
 from srl_ray.envs.block import BlockStep
 from srl_ray.envs.gymnasium_block import AGENT_ID, describe_nonfinite, env_seed
@@ -291,9 +292,8 @@ def load_jax(env_id: str) -> Any:
     Raises:
         ConfigError: it is not installed.
     """
-    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if "NPROC" not in os.environ:
-        os.environ.setdefault("PJRT_NPROC", threads if threads.isdigit() else "1")
+        os.environ.setdefault("PJRT_NPROC", str(told_threads() or 1))
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         jax = importlib.import_module("jax")

@@ -16,7 +16,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from srl_ray.envs.envpool_block import math_threads
+from srl_ray.core.threads import told_threads
 
 
 class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
@@ -46,7 +46,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
-        self._batch = Batch(env.model, num_envs, nthread=num_threads or math_threads(), persistent=True)
+        self._batch = Batch(env.model, num_envs, nthread=num_threads or told_threads() or 1, persistent=True)
         self._qpos, self._qvel, self._ctrl = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
         self._steps = np.zeros(num_envs, np.int64)
         self._rngs = [np.random.default_rng() for _ in range(num_envs)]

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from srl_ray.core.errors import StreamError
+from srl_ray.core.threads import told_threads
 from srl_ray.placement.groups import Reservation
 from srl_ray.runtime.logging import setup_logging
 
@@ -104,8 +105,7 @@ def worker_env(
 
 def math_threads(cpus: float, user: Mapping[str, str] | None = None) -> int:
     """Math threads of a worker with this CPU share: what the user's OMP_NUM_THREADS says, else one per whole CPU."""
-    said = (os.environ if user is None else user).get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(said) if said.isdigit() and int(said) else max(1, int(cpus))
+    return told_threads(os.environ if user is None else user) or max(1, int(cpus))
 
 
 def is_asyncio(worker_class: type) -> bool:

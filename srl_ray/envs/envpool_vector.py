@@ -11,7 +11,6 @@ What gymnasium's loop spends in Python per environment and step is gone; simulat
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from srl_ray.core.errors import ConfigError
+from srl_ray.core.threads import told_threads
 from srl_ray.envs.gymnasium_block import env_seed
 from srl_ray.envs.spaces import Stacking
 
@@ -44,7 +44,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(self, env_id: str, num_envs: int, **kwargs: Any) -> None:
         self._task = _find_task(env_id)
-        self._kwargs = {"num_threads": min(math_threads(), num_envs), **kwargs, "num_envs": num_envs}
+        self._kwargs = {"num_threads": min(told_threads() or 1, num_envs), **kwargs, "num_envs": num_envs}
         spec = _make_spec(env_id, self._task, self._kwargs)
         config = dict(spec.config._asdict())
         if config.get("max_num_players", 1) != 1:
@@ -149,9 +149,3 @@ def _stacking_of(config: Mapping[str, Any]) -> Stacking | None:
     if config.get("stack_num", 1) < 2 or config.get("episodic_life") or not config.get("gray_scale", True):
         return None
     return Stacking(0, "repeat")
-
-
-def math_threads() -> int:
-    """What OMP_NUM_THREADS says, as it does in every worker; else one."""
-    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(said) if said.isdigit() else 1

@@ -154,7 +154,7 @@ def test_mistakes_are_named(envpool):
 
 
 def test_threads_are_the_workers(envpool, monkeypatch):
-    from srl_ray.envs.envpool_block import EnvPoolVectorEnv
+    from srl_ray.envs.envpool_vector import EnvPoolVectorEnv
 
     def threads(num_envs=8, **kwargs):
         return EnvPoolVectorEnv("CartPole-v1", num_envs, **kwargs)._kwargs["num_threads"]
