@@ -48,12 +48,12 @@ class Lamb(torch.optim.Optimizer):
         for weight in weights:
             if not self.state[weight]:
                 zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[weight] = {"step": torch.zeros((), dtype=torch.float32), **zeros}
+                self.state[weight] = {"step": torch.zeros((), device=weight.device), **zeros}
         states = [self.state[weight] for weight in weights]
         gradients = [cast(Tensor, weight.grad) for weight in weights]
         firsts, seconds = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
-        (beta1, beta2), step = group["betas"], float(states[0]["step"]) + 1.0
         torch._foreach_add_([s["step"] for s in states], 1.0)
+        (beta1, beta2), step = group["betas"], states[0]["step"].double()
         torch._foreach_lerp_(firsts, gradients, 1.0 - beta1)
         torch._foreach_mul_(seconds, beta2)
         torch._foreach_addcmul_(seconds, gradients, gradients, 1.0 - beta2)

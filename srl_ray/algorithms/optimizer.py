@@ -57,16 +57,13 @@ class Optimizer:
     def step(self) -> Tensor:
         """One step; returns the gradient's norm before it was bounded (a tensor: nothing waits for the device)."""
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        bounded = norm
-        if self.guard is not None:
-            scale = self.guard.scale(norm)
-            torch._foreach_mul_(gradients, scale)
-            bounded = norm * scale
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        scale = torch.ones_like(norm) if self.guard is None else self.guard.scale(norm)
+        if self.config.grad_clip == "norm" and self.config.max_grad_norm is not None:
+            scale = scale * (self.config.max_grad_norm / (norm * scale + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, scale)
         if self.config.grad_clip == "adaptive":
             clip_units(self.parameters, self.config.adaptive_clip)
-        elif self.config.max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters.values(), self.config.max_grad_norm, bounded)
         self._torch.step()
         return norm
 
