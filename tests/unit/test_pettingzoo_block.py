@@ -15,6 +15,7 @@ from srl_ray.envs.config import EnvConfig
 from srl_ray.envs.contract import check_block, check_contract, random_actions
 from srl_ray.envs.factory import make_block
 from srl_ray.envs.pettingzoo_block import PettingZooBlock, team_of
+from tests.behaviour.turns_env import Turns
 
 pytestmark = pytest.mark.unit
 
@@ -78,37 +79,6 @@ class EndOneByOne(Parallel):
             obs = None if is_over else np.full(1, self.t, np.float32)
             answers[agent] = (obs, 6.0 if is_over else 1.0, is_over, False)
         return answers
-
-
-class Turns(Parallel):
-    """Agent (t mod 4) has an observation at step t, every tenth step nobody; the asked agent is paid 1 for action 1."""
-
-    def __init__(self, length: int = 40) -> None:
-        super().__init__(4)
-        self.length = length
-
-    def asked(self) -> list[str]:
-        return [] if self.t % 10 == 9 else [f"agent_{self.t % 4}"]
-
-    def first(self) -> dict[str, Any]:
-        return {"agent_0": np.zeros(1, np.float32)}
-
-    def play(self, actions: dict[str, Any]) -> dict[str, tuple[Any, float, bool, bool]]:
-        before, self.t = self.asked_before(), self.t
-        assert sorted(actions) == before, f"asked {before}, got {sorted(actions)}"
-        answers: dict[str, Any] = {a: (None, 0.0, False, False) for a in self.agents}
-        for agent, action in actions.items():
-            answers[agent] = (None, float(action == 1), False, False)
-        is_over = self.t == self.length
-        for agent in self.agents if is_over else self.asked():
-            answers[agent] = (np.full(1, self.t, np.float32), answers[agent][1], False, is_over)
-        return answers
-
-    def asked_before(self) -> list[str]:
-        self.t -= 1
-        asked = self.asked()
-        self.t += 1
-        return asked
 
 
 class Teams(Parallel):
